@@ -348,7 +348,12 @@ def readers(folder: Path) -> dict[str, Reader]:
         Reader("sweep_lines", "sweep.jsonl", (lines,), read_sweep),
         Reader("bench_lines", "bench.jsonl", (lines,), read_bench_lines),
         Reader("steps_json", "job.json", (json.dumps(STEPS).encode(),), read_steps),
-        Reader("kineto", "kineto.json", (json.dumps(KINETO).encode(),), lambda path: read_kineto(path, None, kernels)),
+        Reader(
+            "kineto",
+            "kineto.json",
+            (json.dumps(KINETO).encode(),),
+            lambda path: read_kineto(path, None, kernels, {0: 0}),
+        ),
     ]
     return {reader.name: reader for reader in every_reader}
 

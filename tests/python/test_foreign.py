@@ -76,7 +76,7 @@ def test_root_reads_others_folders_with_their_rights(theirs: Path) -> None:
         assert len(jobs["good"].ranks) == 2
         assert jobs["good"].user == "nobody"
         assert jobs["good"].pids == [children[0].pid]
-        assert node.counts[good].ranks[0][0][0] == 9
+        assert node.counts[good].ranks[0].kinds[0][0] == 9
         assert jobs["link"].command == []
         assert jobs["link"].problems == ["run.json: Permission denied"]
         assert jobs["fifo"].problems == ["run.json: a FIFO, not a regular file"]

@@ -13,7 +13,7 @@ from printing import printed
 from synthetic import MS, mpi_run, mpi_trace, training_run, write_info
 
 from powerccl.analysis.comparison.baseline import compare
-from powerccl.analysis.findings import CpuEnergy, RunSummary, read_summary, write_summary
+from powerccl.analysis.findings import CpuEnergy, MpiSummary, RunSummary, read_summary, write_summary
 from powerccl.analysis.mpi import summarise_mpi
 from powerccl.analysis.summary import summarise
 from powerccl.reports.mpi import processors
@@ -149,12 +149,29 @@ def test_a_gpu_job_finds_the_same_with_mpi_beside_it(tmp_path: Path) -> None:
     assert both == alone
 
 
-def test_two_jobs_of_one_command_are_added_up(tmp_path: Path) -> None:
-    mpi_run(tmp_path)
-    (tmp_path / "mpi-0.999.trace").write_bytes((tmp_path / "mpi-0.trace").read_bytes())
-    (tmp_path / "mpi-1.999.trace").write_bytes((tmp_path / "mpi-1.trace").read_bytes())
-    found = summarise(read_run(tmp_path)).mpi
+def two_jobs(folder: Path, later_ns: int) -> MpiSummary:
+    """A command whose second MPI job began so much later than the first, which took 2 s."""
+    mpi_run(folder)
+    for rank in range(2):
+        data = bytearray((folder / f"mpi-{rank}.trace").read_bytes())
+        data[48:56] = (10 * MS + later_ns).to_bytes(8, "little")  # start_realtime_ns
+        (folder / f"mpi-{rank}.999.trace").write_bytes(data)
+    found = summarise(read_run(folder)).mpi
     assert found
+    return found
+
+
+def test_two_jobs_beside_each_other_have_their_own_ranks(tmp_path: Path) -> None:
+    found = two_jobs(tmp_path, 1000 * MS)
+    assert (found.ranks, found.processes) == (4, 4)
+    assert [row.rank for row in found.by_rank] == [0, 1, 2, 3]
+    assert found.rank_name(3) == "1 on node1 (2)"
+    assert [comm.ranks for comm in found.comms if comm.nranks] == [[0, 1], [2, 3]]
+    assert sorted(each.latest_rank for each in found.imbalance if each.function == "MPI_Allreduce") == [1, 3]
+
+
+def test_two_jobs_of_one_command_are_added_up(tmp_path: Path) -> None:
+    found = two_jobs(tmp_path, 3000 * MS)
     assert (found.ranks, found.processes) == (2, 4)
     assert found.by_rank[0].span_s == pytest.approx(4.0)
     assert found.imbalance[0].calls == 2000

@@ -461,5 +461,6 @@ def test_two_jobs_in_one_folder_are_not_compared_with_each_other(tmp_path: Path)
     again.kernel(1, 5010 * MS, 5020 * MS, 1 << 20)
     again.write(folder, "rank-0.99.trace")
     found = report(folder).findings
-    assert "cannot be separated" in found.peers.reason
-    assert all(row.waiting_s is None for row in found.ranks)
+    assert sorted(row.rank for row in found.peers.ranks) == [0, 1, 2, 3], "of the first job"
+    assert [row.waiting_s is None for row in found.ranks] == [False] * 4 + [True]
+    assert found.summary.rank_names == {0: "0 on node1 (1)", 4: "0 on node1 (2)"}

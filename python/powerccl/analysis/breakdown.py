@@ -27,7 +27,7 @@ LEAST_MATCHED = 0.5  # of a rank's communication that must have been matched to 
 
 @dataclass
 class Breakdown:
-    """What was found: a row a rank, iterations a host. `by_gpu`: each GPU's sets, for pictures."""
+    """What was found: a row a rank, iterations of each host and job."""
 
     ranks: list[RankParts] = field(default_factory=list)
     iterations: list[Iterations] = field(default_factory=list)
@@ -55,11 +55,12 @@ def break_down(
             if sets is not None:
                 found.sets[trace.rank] = sets
     origin = run.info.start_ns if run.info else min((trace.start_ns for trace in run.ranks), default=0)
-    for host in dict.fromkeys(trace.host for trace in run.ranks):
-        mine = [trace for trace in run.ranks if trace.host == host and trace.rank in found.sets]
-        if not mine:
-            continue
-        found.iterations.append(_iterations(host, work.cuts[host], mine, found, curves, origin))
+    together: dict[tuple[str, int], list[RankTrace]] = {}
+    for trace in run.ranks:
+        if trace.rank in found.sets:
+            together.setdefault((trace.host, trace.job), []).append(trace)
+    for (host, job), mine in together.items():
+        found.iterations.append(_iterations(host, work.cuts[host, job], mine, found, curves, origin))
     return found
 
 
@@ -101,7 +102,8 @@ def _iterations(
     host: str, edges: Cut, mine: list[RankTrace], found: Breakdown, curves: dict[str, EnergyCurve], origin: int
 ) -> Iterations:
     """The host's iterations, and its ranks' rows put into `found`."""
-    inside = Iterations(host=host, operations=edges.operations, by=edges.by, reason=edges.reason)
+    ranks = [trace.rank for trace in mine]
+    inside = Iterations(host=host, ranks=ranks, operations=edges.operations, by=edges.by, reason=edges.reason)
     stretches = edges.edges
     by_rank: list[dict[str, Floats]] = []
     for trace in mine:

@@ -122,16 +122,10 @@ def job_samples(run: RunData) -> list[tuple[PowerLog, pl.DataFrame]]:
 
 
 def gpu_samples(run: RunData, gpu: str) -> tuple[PowerLog, pl.DataFrame] | None:
-    """A GPU's samples and their log, by its UUID, else by its PCI address; None: there are none."""
+    """A GPU's samples and their log, by its name in the run (traces.identity); None: there are none."""
     for log in run.power:
         rows = log.of_gpu(gpu)
         if rows is not None:
-            return log, rows
-    pci = next((rank.gpu_pci for rank in run.ranks if rank.gpu == gpu), "").lower()
-    for log in run.power if pci else ():
-        index = next((i for i in range(64) if log.about.get(f"gpu{i}_pci", "").lower() == pci), -1)
-        rows = log.samples.filter(pl.col("gpu") == index)
-        if len(rows):
             return log, rows
     return None
 

@@ -192,7 +192,7 @@ class MpiRow(MpiTimes, kw_only=True):
 
 
 class MpiComm(MpiTimes, kw_only=True):
-    """One communicator; those of the same members count as one. id 0: calls that name none, such as MPI_Wait."""
+    """One communicator of a job; those of the same members count as one. id 0: calls that name none, as MPI_Wait."""
 
     comm_id: int
     name: str
@@ -269,6 +269,11 @@ class MpiSummary(MpiTimes, kw_only=True):
     by_rank: list[MpiRank]
     imbalance: list[MpiImbalance]
     energy: CpuEnergy
+    rank_names: dict[int, str] = {}  # as RunSummary.rank_names, of MPI's ranks
+
+    def rank_name(self, rank: int) -> str:
+        """The rank, to be printed."""
+        return self.rank_names.get(rank, str(rank))
 
 
 class RunSummary(msgspec.Struct, kw_only=True):
@@ -285,6 +290,7 @@ class RunSummary(msgspec.Struct, kw_only=True):
     platform: str = ""
     library: str = ""
     ranks: int = 0
+    rank_names: dict[int, str] = {}  # of ranks whose own number another job of the run has too: "0 on node2"
     restarts: int = 0  # times that all ranks were started again, as by torchrun --max-restarts
     wall_s: float | None = None
     finished: bool = False
@@ -301,6 +307,10 @@ class RunSummary(msgspec.Struct, kw_only=True):
     unrecorded: str = ""  # why no rank left a trace, as a sentence; empty: one did
     notes: list[str] = []
     problems: list[str] = []
+
+    def rank_name(self, rank: int) -> str:
+        """The rank, to be printed."""
+        return self.rank_names.get(rank, str(rank))
 
 
 def write_summary(summary: RunSummary, path: Path) -> None:

@@ -11,6 +11,7 @@ import gzip
 import io
 import re
 import zlib
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -63,8 +64,11 @@ class Profiled:
     off_us: float
 
 
-def read_kineto(path: Path, rank: int | None, kernels: pl.DataFrame) -> Profiled:
+def read_kineto(path: Path, rank: int | None, kernels: pl.DataFrame, numbers: Mapping[int, int]) -> Profiled:
     """Read a profiler's trace of `rank` (None: as the trace says) and put it on the clock of traces.tables.kernels.
+
+    `numbers`: of the run's ranks, what their jobs count them as. Where jobs repeat numbers, the rank with most of the
+    profiler's kernels is taken.
 
     Raises:
         ValueError: no such trace, no computation or no NCCL kernel in it, or not of this run; the text says which.
@@ -102,19 +106,22 @@ def read_kineto(path: Path, rank: int | None, kernels: pl.DataFrame) -> Profiled
     nccl = np.array(ours)
     if not nccl.any():
         raise ValueError(f"{path.name} has no NCCL kernel: nothing ties its clock to the run's")
-    mine = kernels.filter(pl.col("rank") == rank).sort("start_ns")
-    if not len(mine):
+    found: list[tuple[int, int, float, float]] = []
+    for each in (each for each, number in numbers.items() if number == rank):
+        mine = kernels.filter(pl.col("rank") == each).sort("start_ns")
+        if len(mine):
+            times = mine["start_ns"].to_numpy(), mine["duration_ns"].to_numpy()
+            found.append((each, *align(begin[nccl], (end - begin)[nccl], *times)))
+    if not found:
         raise ValueError(f"{path.name}: the run has no timed kernel of rank {rank}")
-    offset, matched, off = align(
-        begin[nccl], (end - begin)[nccl], mine["start_ns"].to_numpy(), mine["duration_ns"].to_numpy()
-    )
+    each, offset, matched, off = max(found, key=lambda one: one[2])
     if matched < AGREE:
         raise ValueError(
             f"{path.name}: only {percent(100 * matched)} of its NCCL kernels are in the run's trace of rank {rank}:"
             " another run or rank, or too few kernels were timed (POWERCCL_KERNEL_EVENTS=all times them all)"
         )
     computing = iv.union(begin[~nccl] + offset, end[~nccl] + offset)
-    return Profiled(rank, computing, int(begin.min()) + offset, int(end.max()) + offset, 100 * matched, off / 1e3)
+    return Profiled(each, computing, int(begin.min()) + offset, int(end.max()) + offset, 100 * matched, off / 1e3)
 
 
 def _unpacked(data: bytes) -> bytes:

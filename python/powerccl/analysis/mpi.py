@@ -51,6 +51,7 @@ def summarise_mpi(run: RunData, wall_s: float | None) -> MpiSummary | None:
         by_rank=_by_rank(run.mpi, totals, processes),
         imbalance=_imbalance(totals),
         energy=cpu_energy(run),
+        rank_names={trace.rank: trace.rank_name for trace in run.mpi if trace.rank_name},
     )
 
 
@@ -124,10 +125,10 @@ def _rows(totals: pl.DataFrame, ranks: int) -> list[MpiRow]:
 
 
 def _comms(totals: pl.DataFrame) -> list[MpiComm]:
-    found = _grouped(totals, "comm_id").sort("call_ns", descending=True)
+    found = _grouped(totals, "job", "comm_id").sort("call_ns", descending=True)
     comms = []
     for row in found.iter_rows(named=True):
-        of_it = totals.filter(pl.col("comm_id") == row["comm_id"])
+        of_it = totals.filter((pl.col("comm_id") == row["comm_id"]) & (pl.col("job") == row["job"]))
         named = of_it.filter(pl.col("comm_name") != "")["comm_name"]
         comms.append(
             MpiComm(
@@ -166,11 +167,10 @@ def _by_rank(traces: list[RankTrace], totals: pl.DataFrame, processes: pl.DataFr
 def _imbalance(totals: pl.DataFrame) -> list[MpiImbalance]:
     """Per collective and communicator all of whose ranks left a trace, by the wait it explains."""
     collective = totals.filter(pl.col("function").is_in(_COLLECTIVE_NAMES) & (pl.col("nranks") > 1))
-    per_rank = _grouped(collective, "function", "comm_id", "comm_name", "nranks", "rank")
+    names = ["function", "job", "comm_id", "comm_name", "nranks"]
+    per_rank = _grouped(collective, *names, "rank")
     found = []
-    for (function, comm_id, name, nranks), rows in per_rank.group_by(
-        ["function", "comm_id", "comm_name", "nranks"], maintain_order=True
-    ):
+    for (function, _, comm_id, name, nranks), rows in per_rank.group_by(names, maintain_order=True):
         longest_ns = rows["call_ns"].to_numpy().max()
         if len(rows) != nranks or longest_ns <= 0:
             continue

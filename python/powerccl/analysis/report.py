@@ -140,7 +140,7 @@ def report(
     for trace in run.ranks:  # a hundred megabytes that nothing below looks at
         trace.kinds[records.CALL] = trace.kinds[records.CALL][:0].copy()
     notes: list[str] = []
-    profiled = _profiled(kineto, kernels, notes)
+    profiled = _profiled(run, kineto, kernels, notes)
     matched = match(run, built.all_calls, built.all_kernels, built.inside)
     curves = energy_curves(run)
     exposed = _exposure(built, curves, reference)
@@ -213,18 +213,21 @@ def _seconds(run: RunData) -> tuple[float, float] | None:
 
 
 def _profiled(
-    kineto: Sequence[tuple[Path, int | None]], kernels: pl.DataFrame, notes: list[str]
+    run: RunData, kineto: Sequence[tuple[Path, int | None]], kernels: pl.DataFrame, notes: list[str]
 ) -> dict[int, Profiled]:
     found: dict[int, Profiled] = {}
+    numbers = {trace.rank: trace.number for trace in run.ranks}
+    names = {trace.rank: trace.rank_name for trace in run.ranks}
     for path, rank in kineto:
         try:
-            profile = read_kineto(path, rank, kernels)
+            profile = read_kineto(path, rank, kernels, numbers)
         except (ValueError, OSError) as error:
             notes.append(f"profiler trace not used: {error}")
             continue
         found[profile.rank] = profile
+        name, length_s = names[profile.rank] or profile.rank, (profile.stop_ns - profile.start_ns) / 1e9
         notes.append(
-            f"{path.name}: rank {profile.rank}, {seconds((profile.stop_ns - profile.start_ns) / 1e9)};"
+            f"{path.name}: rank {name}, {seconds(length_s)};"
             f" {percent(profile.matched_pct)} of its NCCL kernels found in the trace,"
             f" {microseconds(profile.off_us)} apart"
         )

@@ -46,9 +46,10 @@ class IterationParts(Parts, kw_only=True):
 
 
 class Iterations(msgspec.Struct, kw_only=True):
-    """Iterations of one host's ranks, found where the sequence of communication repeats itself."""
+    """Iterations of a job's ranks on one host, found where the sequence of communication repeats itself."""
 
     host: str
+    ranks: list[int] = []
     found: int = 0
     operations: int = 0  # of an iteration
     by: str = ""  # kernels: iterations end where their last operation does; calls: as the host made them

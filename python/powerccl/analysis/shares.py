@@ -54,10 +54,10 @@ class Sets:
 
 @dataclass
 class Working:
-    """Each rank's working time, each host's iterations, and until when the job started up."""
+    """Each rank's working time, the iterations of each host and job, and until when the run started up."""
 
     spans: dict[int, tuple[int, int]] = field(default_factory=dict)
-    cuts: dict[str, Cut] = field(default_factory=dict)
+    cuts: dict[tuple[str, int], Cut] = field(default_factory=dict)
     startup_s: float | None = None
     startup_until: str = FIRST_COMMUNICATION
 
@@ -74,7 +74,8 @@ def working(run: RunData, calls: pl.DataFrame, kernels: pl.DataFrame, window: tu
         if trace.rank not in ends or trace.rank in found.spans:
             continue
         first, last = ends[trace.rank]
-        begin = _first_iteration(found.cuts[trace.host], starts.get(trace.rank, kernels[:0])["start_ns"], first)
+        cut = found.cuts[trace.host, trace.job]
+        begin = _first_iteration(cut, starts.get(trace.rank, kernels[:0])["start_ns"], first)
         if begin is not None and begin < last:
             first, by_iteration = begin, True
         if window:
@@ -107,14 +108,14 @@ def _ends(calls: pl.DataFrame, kernels: pl.DataFrame) -> dict[int, tuple[int, in
 
 def _cuts(
     traces: list[RankTrace], calls: pl.DataFrame, kernels: pl.DataFrame, window: tuple[int, int] | None
-) -> dict[str, Cut]:
-    """Iterations of each host, by its first rank."""
-    first = {trace.host: trace for trace in reversed(traces)}
+) -> dict[tuple[str, int], Cut]:
+    """Iterations of each host and job, by its first rank there."""
+    first = {(trace.host, trace.job): trace for trace in reversed(traces)}
     chosen = pl.col(tables.RANK).is_in([trace.rank for trace in first.values()])
     made, ran = tables.by_rank(calls.filter(chosen)), tables.by_rank(kernels.filter(chosen))
     return {
-        host: _cut(window, trace.gaps, made.get(trace.rank, calls[:0]), ran.get(trace.rank, kernels[:0]))
-        for host, trace in first.items()
+        place: _cut(window, trace.gaps, made.get(trace.rank, calls[:0]), ran.get(trace.rank, kernels[:0]))
+        for place, trace in first.items()
     }
 
 

@@ -84,8 +84,6 @@ def match(
 def _why_not(run: RunData, inside: npt.NDArray[np.bool_]) -> str:
     if not inside.any():
         return "no kernel of communication was timed"
-    if len({trace.rank for trace in run.ranks}) < len(run.ranks):
-        return "several processes had the same rank: their collectives cannot be separated"
     hosts = [trace.host for trace in run.ranks]
     if len(set(hosts)) == len(hosts):
         return "each host has one rank, and hosts' clocks differ" if len(hosts) > 1 else "the job has one rank"
@@ -131,14 +129,14 @@ def _replays(key: Ints, start: Ints) -> Ints:
 def _communicators(run: RunData, kernels: pl.DataFrame) -> tuple[Ints, Ints, Ints]:
     """Of each kernel: its host's number, its communicator's (alike on all ranks), and that one's ranks on the host."""
     hosts = {host: index for index, host in enumerate(dict.fromkeys(trace.host for trace in run.ranks))}
-    names: dict[int, int] = {}
+    names: dict[tuple[int, int], int] = {}
     of: dict[tuple[int, int], tuple[int, int]] = {}
     members: dict[tuple[int, int], int] = {}
     for trace in run.ranks:
         for row in trace.kinds[records.COMM]:
             if int(row["flags"]) & records.FLAG_ENDED:
                 continue
-            number = names.setdefault(int(row["comm_id"]), len(names))
+            number = names.setdefault((trace.job, int(row["comm_id"])), len(names))
             of[trace.rank, int(row["comm"])] = (hosts[trace.host], number)
             members[hosts[trace.host], number] = members.get((hosts[trace.host], number), 0) + 1
     pairs = kernels.select("rank", "comm").unique(maintain_order=True)

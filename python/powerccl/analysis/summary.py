@@ -25,7 +25,8 @@ from powerccl.analysis.shares import Sets, of_job, whole, working
 from powerccl.quantities import exact, plural, said_once, seconds
 from powerccl.traces import tables
 from powerccl.traces.folder import RunData
-from powerccl.traces.incarnations import count_ranks, missing_ranks, ranks_of, restarts
+from powerccl.traces.identity import count_expected, find_ranks, life_of, missing_ranks
+from powerccl.traces.incarnations import restarts
 from powerccl.traces.mpi_tables import mpi_notes
 from powerccl.traces.power import floats
 
@@ -81,7 +82,8 @@ def summarise(
     communicating = communication_intervals(kernels)
     coverage = cover(calls, kernels)
     gpus = [_sample(run, gpu, communicating, window) for gpu in _gpus(run)]
-    patterns = pattern_rows(coverage, kernels, max(count_ranks(run.ranks), 1))
+    ranks = find_ranks([life_of(trace) for trace in run.ranks])
+    patterns = pattern_rows(coverage, kernels, max(len(ranks), 1))
     part = _middle(kernels) if energy is None and window is None else None
     energy = energy or attribute(run, part or window, reference, built.within(part) if part else built)
     _fill_joules_per_operation(patterns, kernels, gpus, energy)
@@ -105,17 +107,18 @@ def summarise(
         clocks_mode=(first.clock_client if first else "") or (info.clocks if info else ""),
         platform=info.platform if info else "",
         library=first.library if first else "",
-        ranks=count_ranks(run.ranks),
+        ranks=len(ranks),
+        rank_names={trace.rank: trace.rank_name for trace in run.ranks if trace.rank_name},
         restarts=restarts(run.ranks + run.mpi),
         wall_s=wall_s,
         finished=bool(info and info.end_ns),
         recording_pct=_recording_pct(run),
-        energy=_energy(run, gpus, missing_ranks(*ranks_of(run.ranks))),
+        energy=_energy(run, gpus, [*_not_counted(run), missing_ranks(len(ranks), count_expected(ranks))]),
         communication=_with_regression(_communication(gpus), communicating, energy, part),
         clocks=clock_switches(tables.clocks(run), run.journal, communicating),
         policy_outcome=policy_outcome(run),
         patterns=patterns,
-        phases=phase_rows(coverage, kernels, tables.tags(run), max(count_ranks(run.ranks), 1)),
+        phases=phase_rows(coverage, kernels, tables.tags(run), max(len(ranks), 1)),
         gpus=[gpu.finding for gpu in gpus],
         mpi=summarise_mpi(run, wall_s),
         unrecorded=run.unrecorded,
@@ -207,7 +210,7 @@ def _sample(run: RunData, gpu: Gpu, communicating: dict[str, iv.Intervals], part
     window = (0, 1 << 62)
     if part:
         window = part
-    elif info and info.span and (found is None or found[0].host == info.host):
+    elif info and info.span and (found[0].host if found else gpu.host) == info.host:
         window = info.span
     intervals = iv.clip(intervals, *window)
     gpu.communication_s = iv.length_ns(intervals) / 1e9
@@ -297,7 +300,20 @@ def _missing(run: RunData, gpu: _Sampled, hosts: int) -> str:
     return text + why_unsampled(run, gpu.finding.host, iv.minus(np.array([gpu.span_ns]), gpu.covered))
 
 
-def _energy(run: RunData, gpus: list[_Sampled], lost: str) -> Energy:
+def _not_counted(run: RunData) -> list[str]:
+    """What to say of hosts whose GPUs were sampled, but no rank left a trace: which GPUs are the job's is not known."""
+    if not run.ranks:
+        return []  # then all that were sampled are counted
+    boots = {trace.boot_id for trace in run.ranks if trace.boot_id}
+    hosts = {trace.host for trace in run.ranks}
+    return [
+        f"{log.host}: {plural(len(log.gpus), 'GPU')} sampled, and no rank there left a trace: not counted"
+        for log in run.power
+        if log.gpus and log.host not in hosts and log.boot_id not in boots
+    ]
+
+
+def _energy(run: RunData, gpus: list[_Sampled], lost: list[str]) -> Energy:
     """Of all GPUs; `lost`: what to say of ranks without a trace, whose GPUs are not known."""
     known = [gpu for gpu in gpus if gpu.attribution is not None and len(gpu.covered)]
     if not known:
@@ -306,7 +322,7 @@ def _energy(run: RunData, gpus: list[_Sampled], lost: str) -> Energy:
     sources = {gpu.attribution.curve.source for gpu in known if gpu.attribution}
     reason = "" if len(known) == len(gpus) else f"only {len(known)} of {plural(len(gpus), 'GPU')} were sampled"
     hosts = len({gpu.finding.host for gpu in gpus})
-    missing = said_once(text for text in (*(_missing(run, gpu, hosts) for gpu in gpus), lost) if text)
+    missing = said_once(text for text in (*(_missing(run, gpu, hosts) for gpu in gpus), *lost) if text)
     total = sum((gpu.finding.joules or 0.0) + (gpu.finding.joules_at_least or 0.0) for gpu in known)
     return Energy(
         joules=None if missing else total,

@@ -48,7 +48,9 @@ def gpu_names(run: RunData, of_job: bool = False) -> dict[str, list[str]]:
         head = about(path)
         names = {key[3:-5]: text for key, text in head.items() if key[:3] == "gpu" and key[-5:] == "_name"}
         named = [name for gpu, name in names.items() if head.get(f"gpu{gpu}_uuid") in ours]
-        found[head.get("host", "")] = named or list(names.values())
+        host = head.get("host", "")
+        # The file of a second host of one name has the boot in its name.
+        found[host if host not in found else path.stem.removeprefix("power-")] = named or list(names.values())
     return found
 
 

@@ -115,6 +115,11 @@ def _check(run: RunData) -> None:
         raise PowercclError(f"{run.folder} has no trace of NCCL", _RECORD)
     from powerccl.traces import records
 
+    if (jobs := len({trace.job for trace in run.ranks})) > 1:
+        raise PowercclError(
+            f"{run.folder} has {jobs} jobs that ran beside each other: a prediction is for one job",
+            "start each job by a `powerccl run` of its own, such as `powerccl run --runs-dir runs/$HOSTNAME -- ...`",
+        )
     policies = {trace.policy for trace in run.ranks if trace.policy} - {"observe"}
     changed = any(len(trace.kinds[records.CLOCK]) and not trace.dry for trace in run.ranks)
     if policies and changed:

@@ -18,6 +18,7 @@ class LiveMpiRank(msgspec.Struct, kw_only=True):
     """One rank between the first and the last sums of the window; None where there is only one."""
 
     rank: int
+    name: str = ""  # as LiveRank.name
     host: str
     pid: int
     share_pct: float | None = None  # of the time in blocking MPI calls
@@ -54,6 +55,7 @@ class LiveRank(msgspec.Struct, kw_only=True):
     """One rank in the window."""
 
     rank: int
+    name: str = ""  # where another job of the run has this rank too, how it is printed: "0 on node2"
     host: str
     pid: int
     gpu: str

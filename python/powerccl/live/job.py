@@ -17,7 +17,8 @@ from powerccl.live.ranks import Kinds, RankState, count_kinds, replayed, share_o
 from powerccl.live.run_folder import LiveRun, LiveSamples, LiveTrace, Look
 from powerccl.live.totals import Totals
 from powerccl.quantities import seconds
-from powerccl.traces.incarnations import missing_ranks, ranks_of
+from powerccl.traces.header import TraceHeader
+from powerccl.traces.identity import Names, count_expected, find_ranks, life_of_header, missing_ranks, number_ranks
 from powerccl.traces.plausible import MOST_CPU_WATTS
 
 MOST_ROUNDS = 16  # of reading in one look
@@ -38,6 +39,7 @@ class Watcher:
         self._logs: dict[str, LiveSamples] = {}
         self._domains: dict[tuple[str, str], deque[tuple[int, int]]] = {}
         self._mpi = MpiState()
+        self._names = Names()
 
     def close(self) -> None:
         """Let go of all files."""
@@ -56,6 +58,12 @@ class Watcher:
         return self._findings(now_ns, host)
 
     def _take(self, found: Look) -> None:
+        for trace, _ in [*found.traces, *found.mpi]:
+            if (about := trace.about) is not None:
+                about.host = self._names.host(about.host, about.boot_id)
+                about.gpu_name = about.gpu_name or self._names.gpu(about.gpu, about.host, about.boot_id)
+        for log, _ in [*found.power, *found.cpu]:
+            log.about["host"] = self._names.host(log.host, log.boot_id)
         for trace, rows in found.traces:
             if trace.about is not None:
                 self._about[trace.path] = trace
@@ -70,7 +78,8 @@ class Watcher:
             self._logs[log.host] = log
             mine: dict[tuple[str, str], list[dict[str, str]]] = {}
             for row in samples:
-                mine.setdefault((log.host, row.get("uuid", "")), []).append(row)
+                gpu_name = self._names.gpu(row.get("uuid", ""), log.host, log.boot_id)
+                mine.setdefault((log.host, gpu_name), []).append(row)
             for key, new in mine.items():
                 if key in self._gpus or len(self._gpus) < MOST_GPUS:
                     gpu = self._gpus.get(key) or GpuState(log.about, whole(new[0], "gpu"))
@@ -117,22 +126,29 @@ class Watcher:
             job.elapsed_s = ((info.end_ns or now_ns) - info.start_ns) / 1e9
         kinds: Kinds = {}
         restarted = self._restarted()
-        for path, rank in self._ranks.items():
-            trace = self._about[path]
-            if trace.about is not None and path not in restarted:
-                job.ranks.append(self._rank(trace, rank, nows.get(trace.about.host, now_ns), kinds))
-        job.ranks.sort(key=lambda each: each.rank)
+        present = {path: rank for path, rank in self._ranks.items() if path not in restarted}
+        lives = [life_of_header(self._header(path), rank.newest_ns) for path, rank in present.items()]
+        for (path, rank), (_, _, name) in zip(present.items(), number_ranks(lives, of_processes=False), strict=True):
+            found = self._rank(self._about[path], rank, nows.get(self._header(path).host, now_ns), kinds)
+            found.name = name
+            job.ranks.append(found)
+        job.ranks.sort(key=lambda each: (each.rank, each.host))
         abouts = {path: trace.about for path, trace in self._about.items() if trace.about}
         again = Counter(about.rank for path, about in abouts.items() if path in restarted)
         job.restarts = max([0, *(about.starts - 1 for about in abouts.values()), *again.values()])
-        headers = [about for path, about in abouts.items() if path not in restarted] or self._mpi.abouts()
-        job.ranks_found, job.ranks_expected = ranks_of(headers)
+        known = find_ranks(lives or self._mpi.lives())
+        job.ranks_found, job.ranks_expected = len(known), count_expected(known)
         if lost := missing_ranks(job.ranks_found, job.ranks_expected):
             job.problems = [*job.problems, lost]
         self._sum_up(job, kinds)
         self._sampled(job, nows, now_ns)
         job.mpi = self._mpi.findings(nows, now_ns, round(self.window_s * 1e9))
         return job
+
+    def _header(self, path: Path) -> TraceHeader:
+        about = self._about[path].about
+        assert about is not None  # else it is not followed
+        return about
 
     def _restarted(self) -> set[Path]:
         """Traces of ranks that were started again on the same GPU after the trace's last record."""
@@ -291,7 +307,8 @@ def add_up(job: LiveJob) -> None:
     energies += [each.joules_at_least for each in job.gpus if each.joules_at_least is not None]
     total = sum(energies) if energies else None
     job.joules, job.joules_at_least = (total, None) if whole_energy else (None, total)
-    job.missing = [f"rank {each.rank}: no samples of its GPU" for each in job.ranks if each.gpu not in seen]
+    unseen = [each for each in job.ranks if each.gpu not in seen]
+    job.missing = [f"rank {each.name or each.rank}: no samples of its GPU" for each in unseen]
     for gpu in job.gpus:
         if gpu.missing_s:
             job.missing.append(f"{gpu.host} GPU {gpu.index}: no valid energy samples for {seconds(gpu.missing_s)}")

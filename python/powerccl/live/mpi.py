@@ -11,7 +11,7 @@ import numpy.typing as npt
 from powerccl.live.findings import LiveMpi, LiveMpiFunction, LiveMpiRank
 from powerccl.live.run_folder import LiveTrace, Records, select
 from powerccl.traces import records
-from powerccl.traces.header import TraceHeader
+from powerccl.traces.identity import Life, life_of_header, number_ranks
 from powerccl.traces.mpi_functions import function_name
 
 MOST_KEPT = 1 << 15
@@ -87,9 +87,9 @@ class MpiState:
         if trace.about is not None:
             self._processes.setdefault(trace.path, _Process(trace)).take(rows)
 
-    def abouts(self) -> list[TraceHeader]:
-        """The processes' headers."""
-        return [process.trace.about for process in self._processes.values() if process.trace.about]
+    def lives(self) -> list[Life]:
+        """The processes, in their order."""
+        return [life_of_header(p.trace.about, p.newest_ns) for p in self._processes.values() if p.trace.about]
 
     def newest_ns(self) -> dict[str, int]:
         """The last record of each host."""
@@ -105,12 +105,13 @@ class MpiState:
             return None
         ranks, functions, sampled = [], dict[int, list[float]](), 0
         library = ""
-        for process in self._processes.values():
+        known = number_ranks(self.lives(), of_processes=True)
+        for process, (_, _, name) in zip(self._processes.values(), known, strict=True):
             about = process.trace.about
             assert about is not None
             library = library or about.library
             now = nows.get(about.host, now_ns)
-            rank = LiveMpiRank(rank=about.rank, host=about.host, pid=about.pid)
+            rank = LiveMpiRank(rank=about.rank, name=name, host=about.host, pid=about.pid)
             if process.newest_ns:
                 rank.last_s = max((now - process.newest_ns) / 1e9, 0.0)
             found = process.between(now - window_ns)
@@ -128,7 +129,7 @@ class MpiState:
                     mine[0] += float(values[0]) / length_s
                     mine[1] += min(float(values[1]) / thread_s / 1e7, 100.0)
             ranks.append(rank)
-        ranks.sort(key=lambda each: each.rank)
+        ranks.sort(key=lambda each: (each.rank, each.host))
         mpi = LiveMpi(library=library, ranks=ranks)
         if sampled:
             mpi.share_pct = sum(each.share_pct or 0.0 for each in ranks) / sampled

@@ -159,6 +159,11 @@ class LiveSamples:
         return self.about.get("host") or clean.field(self.path.stem.partition("-")[2])
 
     @property
+    def boot_id(self) -> str:
+        """The host's boot, in hex as in a trace's header; empty: it does not say."""
+        return self.about.get("boot_id", "")
+
+    @property
     def emulated(self) -> bool:
         """Whether the samples are of emulated GPUs."""
         return self.about.get("emulated", "0") not in ("0", "false", "no", "")

@@ -96,17 +96,25 @@ class MpiTotals:
         return found
 
 
-class JobCounts(msgspec.Struct):
-    """A job's counts by rank; processes of one rank are added up.
+class RankCounts(msgspec.Struct):
+    """One rank of a host; its processes are added up.
 
-    `ranks`: calls, captured, bytes, timed and seconds, each by pattern. `mpi`: calls, then seconds in calls, waiting,
-    asleep and of CPU time. `functions`: calls and seconds.
+    `kinds`: calls, captured, bytes, timed and seconds, each by pattern. `mpi`: calls, then seconds in calls, waiting,
+    asleep and of CPU time. Either is empty without traces of its kind.
     """
 
-    ranks: dict[int, list[list[float]]] = {}
-    dropped: dict[int, int] = {}
-    clocks: dict[int, dict[str, int]] = {}
-    mpi: dict[int, list[float]] = {}
+    host: str
+    rank: int
+    kinds: list[list[float]] = []
+    dropped: int = 0
+    clocks: dict[str, int] = {}
+    mpi: list[float] = []
+
+
+class JobCounts(msgspec.Struct):
+    """A job's counts. `functions`: calls and seconds."""
+
+    ranks: list[RankCounts] = []
     functions: dict[str, list[float]] = {}
 
 
@@ -130,26 +138,32 @@ class Totals:
     def counts(self) -> JobCounts:
         """What it comes to."""
         found = JobCounts()
+        ranks: dict[tuple[str, int], RankCounts] = {}
+
+        def rank_of(trace: LiveTrace) -> RankCounts:
+            assert trace.about is not None
+            key = (trace.about.host, trace.about.rank)
+            return ranks.setdefault(key, RankCounts(*key))
+
         for each in self.ranks.values():
-            assert each.trace.about is not None
-            rank = each.trace.about.rank
-            sums = found.ranks.setdefault(rank, [[0.0] * KINDS for _ in range(5)])
+            rank = rank_of(each.trace)
+            rank.kinds = rank.kinds or [[0.0] * KINDS for _ in range(5)]
             parts = (each.calls, each.captured, each.bytes, each.timed, each.seconds)
-            for total, part in zip(sums, parts, strict=True):
+            for total, part in zip(rank.kinds, parts, strict=True):
                 for kind in range(KINDS):
                     total[kind] += float(part[kind])
-            clocks = found.clocks.setdefault(rank, {})
             for result, count in each.clocks.items():
-                clocks[result] = clocks.get(result, 0) + count
-            found.dropped[rank] = found.dropped.get(rank, 0) + each.trace.dropped
+                rank.clocks[result] = rank.clocks.get(result, 0) + count
+            rank.dropped += each.trace.dropped
         for process in self.mpi.values():
-            assert process.trace.about is not None
+            rank = rank_of(process.trace)
+            rank.mpi = rank.mpi or [0.0] * 5
             calls, _, call_ns, wait_ns, sleep_ns = process.total()
-            mine = found.mpi.setdefault(process.trace.about.rank, [0.0] * 5)
             for index, value in enumerate((calls, call_ns / 1e9, wait_ns / 1e9, sleep_ns / 1e9, process.cpu_s)):
-                mine[index] += value
+                rank.mpi[index] += value
             for function, (count, time_ns) in process.by_function().items():
                 times = found.functions.setdefault(function, [0.0, 0.0])
                 times[0] += count
                 times[1] += time_ns / 1e9
+        found.ranks = [rank for _, rank in sorted(ranks.items())]
         return found

@@ -25,8 +25,8 @@ from powerccl.reports.labels import LONGEST_LABEL, run_label
 
 LEAST_BETWEEN_S = 0.5  # looks: however many ask, files are not read more often
 MOST_OF_USER = 100_000  # samples: three jobs of a thousand ranks; else one user fills the collector's memory
-RUN, RANK, GPU = ("run",), ("run", "rank"), ("run", "host", "gpu", "uuid")
-PATTERN = ("run", "rank", "pattern")
+RUN, RANK, GPU = ("run",), ("run", "host", "rank"), ("run", "host", "gpu", "uuid")
+PATTERN = (*RANK, "pattern")
 
 # name, kind, labels, help. Counters are named without `_total`, which is added to them.
 METRICS: tuple[tuple[str, str, tuple[str, ...], str], ...] = (
@@ -67,7 +67,7 @@ METRICS: tuple[tuple[str, str, tuple[str, ...], str], ...] = (
         RANK,
         "Since the rank's last communication call, or replay of one in a CUDA graph.",
     ),
-    ("powerccl_clock_requests", "counter", ("run", "rank", "result"), "Clocks asked for, by how that ended."),
+    ("powerccl_clock_requests", "counter", (*RANK, "result"), "Clocks asked for, by how that ended."),
     ("powerccl_trace_dropped_records", "counter", RANK, "Records that found no room in the rank's trace."),
     ("powerccl_trace_unread_records", "gauge", RANK, "Records of the rank's trace still to be read by this exporter."),
     ("powerccl_gpu_power_watts", "gauge", GPU, "Power of the GPU, mean of the last seconds."),
@@ -213,33 +213,34 @@ def _job(found: _Families, run: str, job: LiveJob) -> None:
         found.add("powerccl_gpu_utilization_ratio", None if used is None else used / 100, *labels)
         found.add("powerccl_gpu_clock_leased", 1 if gpu.lease else 0, *labels)
     found.add("powerccl_cpu_power_watts", job.cpu_w, run, job.host)
-    seen: set[int] = set()
+    seen: set[tuple[str, int]] = set()
     for rank in job.ranks:
-        if rank.rank in seen:  # a second NCCL process of the same rank
+        of = (rank.host, rank.rank)
+        if of in seen:  # a second NCCL process of the same rank
             continue
-        seen.add(rank.rank)
+        seen.add(of)
         share = None if rank.share_pct is None else rank.share_pct / 100
-        found.add("powerccl_communication_ratio", share, run, rank.rank)
-        found.add("powerccl_pending_collectives", rank.pending, run, rank.rank)
-        found.add("powerccl_last_collective_age_seconds", rank.last_s, run, rank.rank)
-        found.add("powerccl_trace_unread_records", rank.behind, run, rank.rank)
+        found.add("powerccl_communication_ratio", share, run, *of)
+        found.add("powerccl_pending_collectives", rank.pending, run, *of)
+        found.add("powerccl_last_collective_age_seconds", rank.last_s, run, *of)
+        found.add("powerccl_trace_unread_records", rank.behind, run, *of)
 
 
 def _counts(found: _Families, run: str, counts: JobCounts) -> None:
-    for rank, sums in sorted(counts.ranks.items()):
+    for rank in counts.ranks:
+        of = (run, rank.host, rank.rank)
         for kind in range(KINDS):
-            if not any(total[kind] for total in sums):
+            if not any(total[kind] for total in rank.kinds):
                 continue
-            labels = (run, rank, PATTERNS[kind] if kind < len(PATTERNS) else UNKNOWN)
-            for name, total in zip(_BY_PATTERN, sums, strict=True):
-                found.add(name, total[kind], *labels)
-        found.add("powerccl_trace_dropped_records", counts.dropped.get(rank), run, rank)
-    for rank, clocks in sorted(counts.clocks.items()):
-        for result, count in sorted(clocks.items()):
-            found.add("powerccl_clock_requests", count, run, rank, result)
-    for rank, mpi in sorted(counts.mpi.items()):
-        for name, value in zip(_OF_MPI, mpi, strict=True):
-            found.add(f"powerccl_mpi_{name}", value, run, rank)
+            pattern = PATTERNS[kind] if kind < len(PATTERNS) else UNKNOWN
+            for name, total in zip(_BY_PATTERN, rank.kinds, strict=True):
+                found.add(name, total[kind], *of, pattern)
+        if rank.kinds:
+            found.add("powerccl_trace_dropped_records", rank.dropped, *of)
+        for result, count in sorted(rank.clocks.items()):
+            found.add("powerccl_clock_requests", count, *of, result)
+        for name, value in zip(_OF_MPI, rank.mpi, strict=False):
+            found.add(f"powerccl_mpi_{name}", value, *of)
     for function, (times, time_s) in sorted(counts.functions.items()):
         found.add("powerccl_mpi_function_calls", times, run, function)
         found.add("powerccl_mpi_function_seconds", time_s, run, function)

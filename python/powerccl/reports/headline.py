@@ -71,7 +71,7 @@ def _straggler(found: ReportFindings) -> str:
         return ""
     return (
         f"The other ranks wait {percent(waiting)} of their working time for their peers:"
-        f" rank {worst.rank} arrives last in {percent(worst.last_pct)} of the collectives."
+        f" rank {found.summary.rank_name(worst.rank)} arrives last in {percent(worst.last_pct)} of the collectives."
     )
 
 
@@ -125,7 +125,7 @@ def _mpi(found: ReportFindings) -> str:
     waiting_pct = mpi.share_pct * mpi.wait_s / mpi.time_s if mpi.time_s > 0 else 0.0
     if waiting_pct >= WORTH_NAMING_PCT:
         last = late_rank(mpi)
-        late = f", and rank {last.latest_rank} arrives last in {last.function}" if last else ""
+        late = f", and rank {mpi.rank_name(last.latest_rank)} arrives last in {last.function}" if last else ""
         return f"Ranks wait for their peers in MPI calls for {percent(waiting_pct)} of the run{late}."
     text = f"MPI calls take {percent(mpi.share_pct)} of the run"
     return f"{text}{_little(found, 'them')}."

@@ -3,9 +3,11 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 from rich.text import Text
 
-from powerccl.analysis.findings import CpuEnergy, MpiComm, MpiImbalance, MpiRank, MpiRow, MpiSummary
+from powerccl.analysis.findings import CpuEnergy, MpiImbalance, MpiRank, MpiRow, MpiSummary
 from powerccl.console import Console
 from powerccl.quantities import at_least, byte_size, microseconds, number, percent, plural, seconds, watts
 from powerccl.reports.table import Table
@@ -45,13 +47,13 @@ def print_mpi(console: Console, mpi: MpiSummary) -> None:
         console.print(_calls(mpi, narrow))
     if sum(comm.nranks > 0 for comm in mpi.comms) > 1:
         console.print()
-        console.print(_comms(mpi.comms))
+        console.print(_comms(mpi))
     if len(mpi.by_rank) > 1:
         console.print()
         for line in rank_lines(mpi, width):
             console.print(line, no_wrap=True, overflow="crop")
     if worst := late_rank(mpi):
-        console.print(_latest(worst))
+        console.print(_latest(mpi, worst))
 
 
 def late_rank(mpi: MpiSummary) -> MpiImbalance | None:
@@ -177,16 +179,20 @@ def _call(row: MpiRow, narrow: bool) -> list[str]:
     return [*cells, seconds(row.time_s / row.calls if row.calls else None)]
 
 
-def _comms(comms: list[MpiComm]) -> Table:
+def _comms(mpi: MpiSummary) -> Table:
+    comms, names = mpi.comms, Counter(comm.name for comm in mpi.comms)
     table = Table()
     table.add_column("communicator", no_wrap=True)
     for column in ("ranks", "calls", "time / member", "waiting"):
         table.add_column(column, justify="right", no_wrap=True)
     for comm in comms[:MAX_COMMS]:
-        name = comm.name or (f"rank {comm.ranks[0]} and others" if comm.nranks else "not named (MPI_Wait, …)")
-        members = len(comm.ranks)
+        members = f"rank {mpi.rank_name(comm.ranks[0])} and others"
+        name = comm.name or (members if comm.nranks else "not named (MPI_Wait, …)")
+        if comm.name and names[comm.name] > 1:
+            name += f" of {members}"
+        count = len(comm.ranks)
         size = str(comm.nranks) if comm.nranks else ""
-        table.add_row(name, size, f"{comm.calls:,}", seconds(comm.time_s / members), seconds(comm.wait_s / members))
+        table.add_row(name, size, f"{comm.calls:,}", seconds(comm.time_s / count), seconds(comm.wait_s / count))
     table.add_more(len(comms) - MAX_COMMS, " in summary.json")
     return table
 
@@ -207,20 +213,22 @@ def rank_lines(mpi: MpiSummary, width: int) -> list[Text]:
         return []
     lines = [Text(f"the ranks that waited least and most, of {of}", style="dim")] if len(ranks) < of else []
     longest = max(rank.span_s or 0.0 for rank in ranks)
-    name_width = max(len(str(rank.rank)) for rank in ranks)
+    names = {rank.rank: mpi.rank_name(rank.rank) for rank in ranks}
+    name_width = max(map(len, names.values()))
     for rank in ranks:
         label = f" {seconds(rank.wait_s)} waiting"
         cells = max(width - name_width - len("rank  ") - 16, 10)
-        line = Text(f"rank {rank.rank:>{name_width}} ", style="dim")
+        line = Text(f"rank {names[rank.rank]:>{name_width}} ", style="dim")
         line.append_text(bar(parts(rank.execution_s or 0.0, rank), longest, cells))
         lines.append(line.append(label))
     return lines
 
 
-def _latest(worst: MpiImbalance) -> Text:
+def _latest(mpi: MpiSummary, worst: MpiImbalance) -> Text:
     name = f" on {worst.comm_name}" if worst.comm_name else ""
     return Text.assemble(
         ("imbalance  ", "dim"),
-        f"{worst.function}{name}: {percent(worst.imbalance_pct)} of its time; rank {worst.latest_rank} comes last "
+        f"{worst.function}{name}: {percent(worst.imbalance_pct)} of its time;"
+        f" rank {mpi.rank_name(worst.latest_rank)} comes last "
         f"(it waited {seconds(worst.wait_min_s)}, others up to {seconds(worst.wait_max_s)})",
     )

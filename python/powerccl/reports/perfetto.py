@@ -80,7 +80,7 @@ class _Writer:
         of_ranks = [(table[:0], tables.by_rank(table)) for table in (made.calls, made.kernels, made.waits, asked_of)]
         for trace in made.run.ranks:
             calls, kernels, waits, clocks = (known.get(trace.rank, none) for none, known in of_ranks)
-            process = self._process(f"rank {trace.rank}{label} {trace.host}", trace.pid or trace.rank + 1)
+            process = self._process(f"rank {trace.number}{label} {trace.host}", trace.pid or trace.rank + 1)
             self._rows(process, "calls on the host", calls, "start_ns", "stop_ns")
             for (comm,), rows in kernels.group_by(["comm"], maintain_order=True):
                 self._rows(process, f"NCCL kernels, communicator {comm}", rows, "start_ns", "stop_ns")

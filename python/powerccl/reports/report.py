@@ -11,7 +11,7 @@ from rich.text import Text
 from powerccl.analysis.attribution import KindEnergy
 from powerccl.analysis.link import NO_PROFILE
 from powerccl.analysis.report import ReportFindings, Savings
-from powerccl.analysis.report_findings import ClockEffect, Iterations, LinkRow, Peers, RankParts
+from powerccl.analysis.report_findings import ClockEffect, Iterations, LinkRow, Peers
 from powerccl.console import Console
 from powerccl.quantities import (
     NOT_KNOWN,
@@ -56,14 +56,14 @@ def print_report(console: Console, found: ReportFindings) -> None:
     if found.ranks:
         _print_parts(console, found)
     if found.summary.ranks and (found.peers.ranks or found.peers.reason):
-        console.print(straggler_line(found.peers))
+        console.print(straggler_line(found.peers, found.summary.rank_name))
     if found.link:
         console.print()
         console.print(_link(found, console.width < NARROW))
     _print_energy(console, found)
     if found.clock_effects:
         console.print()
-        console.print(_clock_effects(found.clock_effects))
+        console.print(_clock_effects(found.clock_effects, found.summary.rank_name))
     if found.savings:
         print_savings(console, found.savings)
     for note in found.notes:
@@ -87,24 +87,28 @@ def iterations_line(found: Iterations) -> str:
     return text + ("" if found.by == "kernels" else "; by host calls, which may run ahead of the GPU")
 
 
-def iterations_lines(found: list[Iterations]) -> list[str]:
-    """The same of each host, what many have in common once."""
-    if len(found) == 1:
-        return [iterations_line(found[0])]
-    lines = said_once(f"{each.host}: {iterations_line(each)}" for each in found)
+def iterations_lines(found: ReportFindings, shown: list[Iterations]) -> list[str]:
+    """The same of each host and job, what many have in common once."""
+    if len(found.iterations) == 1:
+        return [iterations_line(each) for each in shown]
+    lines = said_once(f"{iterations_of(found, each)}: {iterations_line(each)}" for each in shown)
     more = [f"… {len(lines) - MOST_HOSTS} more in --json"] if len(lines) > MOST_HOSTS else []
     return lines[:MOST_HOSTS] + more
 
 
-def straggler_line(peers: Peers) -> str:
-    """Which rank the others wait for, in a sentence."""
+def straggler_line(peers: Peers, name: Callable[[int], str] = str) -> str:
+    """Which rank the others wait for, in a sentence; `name`: how a rank is printed."""
     if not peers.ranks:
         return f"the time of waiting for peers is not known: {peers.reason or NOT_TIMED}"
     steady = [row for row in peers.ranks if row.steady]
     known = f"{percent(peers.matched_pct)} of the kernels could be compared"
     if not steady:
         worst = peers.ranks[0]
-        often = f"; rank {worst.rank} most often, in {percent(worst.last_pct)} of the collectives" if worst.last else ""
+        often = (
+            f"; rank {name(worst.rank)} most often, in {percent(worst.last_pct)} of the collectives"
+            if worst.last
+            else ""
+        )
         return f"no rank is a straggler{often} ({known})"
     lines = []
     for row in steady[:3]:
@@ -115,7 +119,7 @@ def straggler_line(peers: Peers) -> str:
         )
         behind = microseconds(row.behind_us)
         lines.append(
-            f"rank {row.rank} is a straggler: it arrives last in {percent(row.last_pct)} of"
+            f"rank {name(row.rank)} is a straggler: it arrives last in {percent(row.last_pct)} of"
             f" {plural(row.collectives, 'collective')}, {behind} behind the next rank (median{middle});"
             f" this costs {seconds(row.cost_s)} ({known})"
         )
@@ -125,14 +129,21 @@ def straggler_line(peers: Peers) -> str:
 def _print_parts(console: Console, found: ReportFindings) -> None:
     console.print()
     console.print(heading("where the time went", found.summary.emulated))
-    for line in iterations_lines(found.iterations):
+    for line in iterations_lines(found, found.iterations):
         console.print(line)
-    console.print(_parts_table(found.ranks, found.summary.shares.reason == "", console.width))
+    console.print(_parts_table(found, console.width))
     if found.exposure_why:
         console.print(Text(f"exposed: {found.exposure_why}", style="dim"))
 
 
-def _parts_table(rows: list[RankParts], known: bool, width: int) -> Group:
+def iterations_of(found: ReportFindings, of: Iterations) -> str:
+    """Whose iterations those are: the host's and, if several jobs ran on it, the job's by its first rank."""
+    alone = sum(each.host == of.host for each in found.iterations) == 1
+    return of.host if alone or not of.ranks else f"{of.host}, rank {found.summary.rank_name(of.ranks[0])} and others"
+
+
+def _parts_table(found: ReportFindings, width: int) -> Group:
+    rows, known = found.ranks, found.summary.shares.reason == ""
     table = Table()
     narrow = width < NARROW
     table.add_column("rank", justify="right", no_wrap=True)
@@ -144,7 +155,7 @@ def _parts_table(rows: list[RankParts], known: bool, width: int) -> Group:
         shares = bar_parts(parts) if known else {}
         waiting = parts.exposed_waiting_s if parts.exposed_s is not None else parts.waiting_s
         table.add_row(
-            str(parts.rank) + ("*" if parts.by_profiler else ""),
+            found.summary.rank_name(parts.rank) + ("*" if parts.by_profiler else ""),
             seconds(parts.span_s),
             *(
                 _of(value if known else None, parts.span_s)
@@ -271,7 +282,7 @@ def kind_text(kind: KindEnergy, size_text: Callable[[str, int], str]) -> str:
     return f"{kind.pattern.replace('_', '-')} {size_text(kind.pattern, kind.size_class_bytes)}"
 
 
-def _clock_effects(effects: list[ClockEffect]) -> Table:
+def _clock_effects(effects: list[ClockEffect], name: Callable[[int], str]) -> Table:
     table = Table()
     table.add_column("lowered clock", no_wrap=True)
     for column in ("times", "of the time", "communicating", "clock", "power in comm."):
@@ -281,7 +292,7 @@ def _clock_effects(effects: list[ClockEffect]) -> Table:
         if row.lowered_watts is not None:
             power = f"{watts(row.communication_watts)} → {watts(row.lowered_watts)}"
         table.add_row(
-            f"rank {row.rank}",
+            f"rank {name(row.rank)}",
             f"{row.windows:,}",
             percent(row.lowered_pct),
             percent(row.communication_pct),

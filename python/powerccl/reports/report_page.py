@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import base64
 import shlex
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -32,7 +33,14 @@ from powerccl.reports.explanations import EXPLANATIONS
 from powerccl.reports.headline import headline
 from powerccl.reports.page import axis, layout, render, sentences
 from powerccl.reports.parts import COLOURS, WORDS, bar_parts, used
-from powerccl.reports.report import MOST_HOSTS, iterations_line, iterations_lines, size_texts, straggler_line
+from powerccl.reports.report import (
+    MOST_HOSTS,
+    iterations_line,
+    iterations_lines,
+    iterations_of,
+    size_texts,
+    straggler_line,
+)
 from powerccl.reports.report_tables import short_gpu, tables
 from powerccl.reports.terminal import LEAST_STARTUP_S, clock_line, communicating_text, facts, of_gpus
 from powerccl.reports.ways import possible_lines, possible_table, what_to_write
@@ -74,23 +82,23 @@ def report_page(made: Report, ways: WaysFindings | None = None) -> str:
         legend=_legend(found),
         iterations=[
             {
-                "host": each.host,
+                "host": iterations_of(found, each),
                 "words": "".join(sentences(iterations_line(each))),
                 "grouped": each.rows[0].count if each.rows else 1,
                 "clipped": iterations_chart.clipped_text(each.rows),
             }
             for each in found.iterations[:MOST_HOSTS]
         ],
-        more_iterations=iterations_lines(found.iterations[MOST_HOSTS:]) if len(found.iterations) > MOST_HOSTS else [],
+        more_iterations=iterations_lines(found, found.iterations[MOST_HOSTS:]),
         closest=microseconds(2 * found.peers.uncertainty_us) if found.peers.uncertainty_us else "",
-        straggler=sentences(*straggler_line(found.peers).splitlines()) if summary.ranks else [],
+        straggler=sentences(*straggler_line(found.peers, summary.rank_name).splitlines()) if summary.ranks else [],
         tables=tables(found) | (possible_table(ways) if ways else {}),
         ways=[*possible_lines(ways), *(f"{way}: {text}" for way, text in what_to_write(ways))] if ways else [],
         ways_table=f"'{ways.table}', {ways.provenance}" if ways else "",
         clocks="".join(sentences(clock_line(summary.clocks))),
         remarks=[*summary.notes, *found.notes],
         problems=[*energy_missing(summary), *summary.problems],
-        drawing=_timeline(drawing),
+        drawing=_timeline(drawing, summary.rank_name),
     )
 
 
@@ -179,8 +187,10 @@ def _tiles(found: ReportFindings) -> list[dict[str, str]]:
     return tiles
 
 
-def _shown(found: ReportFindings) -> list[tuple[int, Parts]]:
-    return [] if found.summary.shares.reason else [(row.rank, row) for row in found.ranks[:MOST_RANKS]]
+def _shown(found: ReportFindings) -> list[tuple[str, Parts]]:
+    """Each rank's name and parts."""
+    name = found.summary.rank_name
+    return [] if found.summary.shares.reason else [(name(row.rank), row) for row in found.ranks[:MOST_RANKS]]
 
 
 def _legend(found: ReportFindings) -> list[dict[str, str]]:
@@ -216,7 +226,7 @@ def _ranks(found: ReportFindings) -> dict[str, Any] | None:
             height=max(140, 60 + 26 * len(rows)),
             margin={"l": 64, "r": 16, "t": 8, "b": 40},
             xaxis=axis("ms"),
-            yaxis=axis(autorange="reversed", showgrid=False),
+            yaxis=axis(autorange="reversed", showgrid=False, automargin=True),
         ),
     }
 
@@ -307,7 +317,7 @@ def _stragglers(found: ReportFindings) -> dict[str, Any] | None:
         "data": [
             {
                 "type": "bar",
-                "x": [f"{row.rank}" for row in rows],
+                "x": [found.summary.rank_name(row.rank) for row in rows],
                 "y": [round(row.last_pct, 2) for row in rows],
                 "marker": {"color": ["var:waiting" if row.steady else "var:beside" for row in rows]},
                 "hovertemplate": "last in %{y:.1f} % of the collectives<extra></extra>",
@@ -322,7 +332,7 @@ def _stragglers(found: ReportFindings) -> dict[str, Any] | None:
     }
 
 
-def _timeline(drawing: Drawing) -> dict[str, Any] | None:
+def _timeline(drawing: Drawing, name: Callable[[int], str]) -> dict[str, Any] | None:
     if not drawing.lanes:
         return None
     notes = []
@@ -338,7 +348,7 @@ def _timeline(drawing: Drawing) -> dict[str, Any] | None:
         "lanes": [
             {
                 "id": f"gpu-{index}",
-                "title": f"rank {lane.rank}",
+                "title": f"rank {name(lane.rank)}",
                 "gpu": short_gpu(lane.gpu),
                 "samples": len(lane.time),
                 "spans": len(lane.start),

@@ -121,7 +121,7 @@ def _stragglers(found: ReportFindings) -> dict[str, Any]:
         ["rank", "collectives", "last in", "behind the next (median)", "middle half", "cost"],
         [
             [
-                f"{row.rank}" + (" (straggler)" if row.steady else ""),
+                found.summary.rank_name(row.rank) + (" (straggler)" if row.steady else ""),
                 f"{row.collectives:,}",
                 f"{percent(row.last_pct)} of them",
                 microseconds(row.behind_us),
@@ -151,7 +151,7 @@ def _clocks(found: ReportFindings) -> dict[str, Any]:
         ],
         [
             [
-                f"{row.rank}",
+                found.summary.rank_name(row.rank),
                 plural(row.windows, "time"),
                 percent(row.lowered_pct),
                 percent(row.communication_pct),
@@ -204,7 +204,7 @@ def _gpus(found: ReportFindings) -> dict[str, Any]:
         [
             [
                 short_gpu(gpu.gpu),
-                ", ".join(map(str, gpu.ranks)),
+                ", ".join(map(found.summary.rank_name, gpu.ranks)),
                 seconds(gpu.communication_s),
                 at_least(gpu.joules, gpu.joules_at_least),
                 watts(gpu.average_watts),
@@ -239,7 +239,9 @@ def _mpi_ranks(mpi: MpiSummary | None) -> dict[str, Any]:
     return _table(
         ["rank", "outside MPI", "waiting", "waiting asleep", "transferring"],
         [
-            [str(row.rank), *map(seconds, (row.execution_s, row.wait_s, row.sleep_s, row.transfer_s))]
-            for row in (mpi.by_rank if mpi else [])
-        ],
+            [mpi.rank_name(row.rank), *map(seconds, (row.execution_s, row.wait_s, row.sleep_s, row.transfer_s))]
+            for row in mpi.by_rank
+        ]
+        if mpi
+        else [],
     )

@@ -115,7 +115,11 @@ def prometheus_text(found: ReportFindings) -> bytes:
         gauge(f"rank_{name}_seconds", what, *rows)
     late = [({"rank": str(row.rank), "host": row.host}, row.last_pct / 100) for row in found.peers.ranks]
     gauge("rank_last_ratio", "Share of collectives to which the rank came last.", *late)
-    hosts = [({"host": each.host}, each) for each in found.iterations]
+    several = len({each.host for each in found.iterations}) < len(found.iterations)  # jobs on a host
+    hosts = [
+        ({"host": each.host, **({"rank": str(min(each.ranks, default=0))} if several else {})}, each)
+        for each in found.iterations
+    ]
     gauge("iteration_seconds", "An iteration, median.", *((labels, each.median_s) for labels, each in hosts))
     what = "An iteration, mean, all GPUs of the host."
     gauge("iteration_energy_joules", what, *((labels, each.joules) for labels, each in hosts))

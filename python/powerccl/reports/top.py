@@ -11,7 +11,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from powerccl.console import Console
-from powerccl.live.findings import LiveGpu, LiveJob, LiveMpi, LivePattern, LiveRank, NodeView
+from powerccl.live.findings import LiveGpu, LiveJob, LiveMpi, LiveMpiRank, LivePattern, LiveRank, NodeView
 from powerccl.quantities import (
     NOT_KNOWN,
     age,
@@ -123,7 +123,7 @@ def _job(job: LiveJob, width: int, history: Sequence[float]) -> list[RenderableT
     for rank in job.ranks:
         if rank.dropped:
             lines.append(
-                warning(f"rank {rank.rank}: {plural(rank.dropped, 'record')} dropped (POWERCCL_TRACE_LIMIT_MB)")
+                warning(f"rank {_name(rank)}: {plural(rank.dropped, 'record')} dropped (POWERCCL_TRACE_LIMIT_MB)")
             )
     behind = sum(rank.behind for rank in job.ranks)
     if behind:
@@ -241,6 +241,10 @@ def _of_gpu(gpu: LiveGpu, narrow: bool, hosts: bool) -> list[str | Text]:
     return cells
 
 
+def _name(rank: LiveRank | LiveMpiRank) -> str:
+    return rank.name or str(rank.rank)
+
+
 def _line(
     table: Table,
     of_gpu: list[str | Text] | list[str],
@@ -248,7 +252,7 @@ def _line(
     lease: str | None,
     narrow: bool,
 ) -> None:
-    cells: list[str | Text] = [of_gpu[0], "" if rank is None else str(rank.rank), *of_gpu[1:]]
+    cells: list[str | Text] = [of_gpu[0], "" if rank is None else _name(rank), *of_gpu[1:]]
     if rank is None:
         cells += [NOT_KNOWN, NOT_KNOWN, ""]
     else:
@@ -295,7 +299,7 @@ def _mpi(mpi: LiveMpi, narrow: bool) -> Group:
         bar: str | Text = "" if rank.share_pct is None else _bar(rank.share_pct, 20)
         if rank.last_s is not None and rank.last_s > SILENT_S:
             bar = Text(f"no record for {age(rank.last_s)}", style="yellow")
-        table.add_row(str(rank.rank), *shares, number(rank.calls_per_s), bar)
+        table.add_row(_name(rank), *shares, number(rank.calls_per_s), bar)
     table.add_more(len(mpi.ranks) - MOST_MPI_RANKS)
     texts = [
         f"{each.function} {percent(each.share_pct)} of the time, {number(each.calls_per_s)}/s"

@@ -143,21 +143,27 @@ def _cover_traces(run: RunData) -> None:
 
 
 def _tell_apart(run: RunData) -> None:
-    """Leave out traces of other runs, name hosts apart, and make one trace of each rank's incarnations."""
-    from powerccl.traces.incarnations import (
-        join_incarnations,
+    """Leave out traces of other runs, make one trace of each rank's incarnations, and tell apart what has one name."""
+    from powerccl.traces.identity import (
+        Names,
         missing_ranks,
-        of_run,
         ranks_of,
+        tell_gpus_apart,
         tell_hosts_apart,
+        tell_ranks_apart,
     )
+    from powerccl.traces.incarnations import join_incarnations, of_run
 
     ours, said = of_run([*run.ranks, *run.mpi], run.info.run_id if run.info else "")
     run.problems += said
-    tell_hosts_apart(ours, [*run.cpu, *run.power])
+    names = Names()
+    tell_hosts_apart(ours, [*run.cpu, *run.power], names)
     kept = {trace.path for trace in ours}
     run.ranks = join_incarnations([trace for trace in run.ranks if trace.path in kept])
     run.mpi = [trace for trace in run.mpi if trace.path in kept]
+    tell_ranks_apart(run.ranks, of_processes=False)
+    tell_ranks_apart(run.mpi, of_processes=True)
+    tell_gpus_apart(run.ranks, run.power, names)
     run.problems += [lost for each in (run.ranks, run.mpi) if (lost := missing_ranks(*ranks_of(each)))]
 
 

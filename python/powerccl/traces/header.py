@@ -35,11 +35,12 @@ class TraceHeader:
     boot_id: str = ""  # of its host: whose clocks are the same; empty: it does not say
     simulated: bool = False  # in virtual time, by powerccl-sim
     starts: int = 0  # how many times an elastic launcher had started this rank; 0: it does not say
+    gpu_name: str = ""  # of the GPU in the run, where its UUID is not that (identity.py)
 
     @property
     def gpu(self) -> str:
-        """What to tell this rank's GPU by: its UUID, else its PCI address, else the rank."""
-        return self.gpu_uuid or self.gpu_pci or f"rank {self.rank}"
+        """What to tell this rank's GPU by in a run: its UUID, else its PCI address, else the rank."""
+        return self.gpu_name or self.gpu_uuid or self.gpu_pci or f"rank {self.rank}"
 
 
 def header_fault(header: Any) -> str:

@@ -9,19 +9,15 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
-from powerccl.quantities import plural
 from powerccl.traces import records
 from powerccl.traces.clock_domain import ClockMap
 
 if TYPE_CHECKING:
-    from powerccl.traces.cpu import CpuLog
-    from powerccl.traces.power import PowerLog
     from powerccl.traces.rank import RankTrace
 
 Life = list["RankTrace"]  # one rank's incarnations in order
@@ -39,24 +35,6 @@ _COUNTED = {
     records.PAUSE: ("burst",),
     records.TAG: ("call_id",),
 }
-
-
-def tell_hosts_apart(traces: list[RankTrace], logs: list[CpuLog | PowerLog]) -> None:
-    """Give hosts of one name that are two machines two names: their clocks have nothing in common."""
-    boots: dict[str, list[str]] = {}
-    for each in [*traces, *logs]:
-        known = boots.setdefault(each.host, [])
-        if each.boot_id and each.boot_id not in known:
-            known.append(each.boot_id)
-
-    def name(host: str, boot_id: str) -> str:
-        place = boots[host].index(boot_id) if boot_id else 0
-        return f"{host}~{place + 1}" if place else host
-
-    for trace in traces:
-        trace.host = name(trace.host, trace.boot_id)
-    for log in logs:
-        log.about["host"] = name(log.host, log.boot_id)
 
 
 def of_run(traces: list[RankTrace], run_id: str) -> tuple[list[RankTrace], list[str]]:
@@ -93,52 +71,6 @@ def _follows(earlier: RankTrace, later: RankTrace) -> bool:
     if earlier.starts and later.starts:
         return later.starts > earlier.starts
     return later.start_ns >= earlier.last_ns()
-
-
-def count_ranks(traces: list[RankTrace]) -> int:
-    """How many ranks those are; one that was started again on another GPU or host is still one."""
-    return max(len({trace.rank for trace in traces}), _most_at_once(traces))
-
-
-class OfRank(Protocol):
-    """A trace's header, as far as it counts ranks."""
-
-    @property
-    def rank(self) -> int:
-        """The rank."""
-
-    @property
-    def nranks(self) -> int:
-        """How many ranks there are; 0: not known."""
-
-
-def ranks_of(traces: Iterable[OfRank]) -> tuple[int, int]:
-    """How many ranks left a trace that reads, and how many there should be."""
-    known = [(trace.rank, trace.nranks) for trace in traces]
-    return len({rank for rank, _ in known}), max((nranks for _, nranks in known), default=0)
-
-
-def missing_ranks(found: int, expected: int) -> str:
-    """What to say where ranks left no trace; empty: all did, or none."""
-    if not 0 < found < expected:
-        return ""
-    return (
-        f"only {found} of {plural(expected, 'rank')} left a readable trace: this report does not count the others,"
-        " and takes waiting for them as transfer"
-    )
-
-
-def _most_at_once(traces: list[RankTrace]) -> int:
-    """How many of the traces are of processes that lived at one moment: independent processes may share a rank."""
-    edges = []
-    for trace in traces:
-        since = trace.start_realtime_ns or trace.start_ns
-        edges += [(since, 1), (since + max(trace.last_ns() - trace.start_ns, 0) + 1, -1)]
-    most = now = 0
-    for _, change in sorted(edges):
-        now += change
-        most = max(most, now)
-    return most
 
 
 def restarts(traces: list[RankTrace]) -> int:

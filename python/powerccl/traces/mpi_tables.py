@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """A run's MPI records as polars tables, all processes together; times on the host's CLOCK_MONOTONIC, ns.
 
-`trace` counts the run's MPI traces: a command that starts two MPI jobs has two processes of each rank.
+`trace` counts the run's MPI traces: a command that starts two MPI jobs has two processes of each rank. Jobs that run
+beside each other have ranks of their own (identity.py); `job` counts them, since their communicators have equal ids.
 """
 
 from __future__ import annotations
@@ -26,12 +27,13 @@ if TYPE_CHECKING:
 
 # The adapter names its choice in a note as it starts (native/adapters/mpi/wait_methods.cpp).
 _METHOD = re.compile(r"(umwait|mwaitx|sleep|spin)\b")
-_OWNER: Schema = {"trace": pl.Int64, "rank": pl.Int64, "host": pl.String}
+_OWNER: Schema = {"trace": pl.Int64, "job": pl.Int64, "rank": pl.Int64, "host": pl.String}
 _COMM: Schema = {"comm_id": pl.UInt64, "comm_name": pl.String, "nranks": pl.Int64}
 
 
 def _owner(index: int, trace: RankTrace, rows: int) -> dict[str, object]:
-    return {"trace": np.full(rows, index), "rank": np.full(rows, trace.rank), "host": [trace.host] * rows}
+    numbers = {"trace": index, "job": trace.job, "rank": trace.rank}
+    return {**{name: np.full(rows, number) for name, number in numbers.items()}, "host": [trace.host] * rows}
 
 
 def _numbers(rows: npt.NDArray[np.void], names: Sequence[str]) -> dict[str, object]:
@@ -59,8 +61,8 @@ def _functions(rows: npt.NDArray[np.void]) -> list[str]:
 def mpi_totals(run: RunData) -> pl.DataFrame:
     """What each process did in MPI: the latest sums of each thread, function, communicator and size class.
 
-    Columns: trace, rank, host, comm_id, comm_name, nranks, function, thread, size_class_bytes (0: no bytes, else the
-    power of two at or below), time_ns, calls, bytes, call_ns, wait_ns (at most call_ns), sleep_ns.
+    Columns: trace, job, rank, host, comm_id, comm_name, nranks, function, thread, size_class_bytes (0: no bytes, else
+    the power of two at or below), time_ns, calls, bytes, call_ns, wait_ns (at most call_ns), sleep_ns.
     """
     numbers = ("time_ns", "calls", "bytes", "call_ns", "wait_ns", "sleep_ns")
     schema: Schema = {**_OWNER, **_COMM, "function": pl.String, "thread": pl.Int64, "size_class_bytes": pl.Int64}
@@ -98,8 +100,9 @@ def _latest(rows: npt.NDArray[np.void], key: tuple[str, ...]) -> npt.NDArray[np.
 def mpi_process(run: RunData) -> pl.DataFrame:
     """What each process has used, as last recorded.
 
-    Columns: trace, rank, host, time_ns, user_ns, system_ns (CPU time), sleeps, sleep_ns, asked_ns (what those sleeps
-    were meant to last), threads (that made blocking MPI calls), thread_level (MPI_THREAD_SINGLE..MULTIPLE: 0..3).
+    Columns: trace, job, rank, host, time_ns, user_ns, system_ns (CPU time), sleeps, sleep_ns, asked_ns (what those
+    sleeps were meant to last), threads (that made blocking MPI calls), thread_level (MPI_THREAD_SINGLE..MULTIPLE:
+    0..3).
     """
     numbers = ("time_ns", "user_ns", "system_ns", "sleeps", "sleep_ns", "asked_ns", "threads", "thread_level")
     schema: Schema = {**_OWNER, **dict.fromkeys(numbers, pl.Int64)}

@@ -31,7 +31,8 @@ class TraceError(ValueError):
 class RankTrace(TraceHeader):
     """What one rank recorded.
 
-    `kinds[k]` is a structured array (records.LAYOUTS[k]) of this trace's records of kind k, in file order.
+    `kinds[k]` is a structured array (records.LAYOUTS[k]) of this trace's records of kind k, in file order. `rank` is
+    unique in the run (identity.py): where jobs repeat numbers, the others' are counted on.
     """
 
     path: Path
@@ -48,6 +49,12 @@ class RankTrace(TraceHeader):
     incarnations: int = 1
     gaps: list[tuple[int, int]] = field(default_factory=list)
     sizes: list[int] = field(default_factory=list)
+    number: int = field(init=False)  # the rank as its job counts
+    job: int = 0  # of the run's jobs, counted from 0
+    rank_name: str = ""  # how to print the rank where jobs repeat its number: "0 on node2"
+
+    def __post_init__(self) -> None:
+        self.number = self.rank
 
     def last_ns(self) -> int:
         """Latest host time in any record but notes; the start if there is none."""

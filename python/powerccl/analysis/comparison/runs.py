@@ -75,8 +75,8 @@ def read_run_member(folder: Path, energy: bool = False, reference_of: ReferenceO
 
 def _iteration(member: Member, run: RunData, built: RunTables) -> None:
     """The median iteration of the first rank, where its communication repeats itself; ranks keep step."""
-    if not run.ranks:
-        return
+    if len({trace.job for trace in run.ranks}) != 1:
+        return  # jobs beside each other have no iteration in common
     first = run.ranks[0].rank
     calls, kernels = (table.filter(pl.col("rank") == first) for table in (built.calls, built.kernels))
     found = cut(calls, kernels)
