@@ -10,16 +10,17 @@
 namespace powerccl::physics {
 namespace {
 
-// The same platform's GPUs have the same UUIDs on every machine and in every run, as a server's would.
-uint64_t name_hash(const char* name, uint64_t salt) {
+constexpr uint32_t kFirstBus = 0x3b, kBuses = 0x100;  // the first without a host; bus numbers have 8 bits
+
+uint64_t name_hash(const std::string& name, uint64_t salt) {
   uint64_t hash = 0xcbf29ce484222325u ^ salt;
-  for (; *name != '\0'; ++name) hash = (hash ^ static_cast<uint8_t>(*name)) * 0x100000001b3u;
+  for (const char each : name) hash = (hash ^ static_cast<uint8_t>(each)) * 0x100000001b3u;
   return hash;
 }
 
 }  // namespace
 
-void fill_board(const Platform& platform, int64_t start, BoardPage& page) {
+void fill_board(const Platform& platform, const std::string& host, int64_t start, BoardPage& page) {
   memcpy(page.magic, "PWCCLEMU", 8);
   page.abi = kAbi;
   page.gpus = platform.gpus;
@@ -40,10 +41,13 @@ void fill_board(const Platform& platform, int64_t start, BoardPage& page) {
   page.compute_minor = platform.compute_minor;
   page.multiprocessors = platform.multiprocessors;
   page.may_set_clocks = platform.may_set_clocks ? 1 : 0;
+  const std::string name = platform.name + host;
+  const uint64_t high = name_hash(name, 1), first_low = name_hash(name, 0x9e3779b97f4a7c15u);
+  // Bus 0 is the chipset's.
+  const uint32_t first_bus = host.empty() ? kFirstBus : 1 + static_cast<uint32_t>(high % (kBuses - platform.gpus));
   for (uint32_t i = 0; i < platform.gpus; ++i) {
     BoardGpu& gpu = page.gpu[i];
-    const uint64_t high = name_hash(platform.name.c_str(), 1),
-                   low = name_hash(platform.name.c_str(), 0x9e3779b97f4a7c15u) + i;
+    const uint64_t low = first_low + i;
     for (unsigned byte = 0; byte < 8; ++byte) {
       gpu.uuid_bytes[byte] = static_cast<uint8_t>(high >> (56u - 8u * byte));
       gpu.uuid_bytes[8 + byte] = static_cast<uint8_t>(low >> (56u - 8u * byte));
@@ -54,7 +58,7 @@ void fill_board(const Platform& platform, int64_t start, BoardPage& page) {
       at += snprintf(gpu.uuid + at, sizeof gpu.uuid - static_cast<size_t>(at), "%s%02x", dash ? "-" : "",
                      gpu.uuid_bytes[byte]);
     }
-    gpu.bus = 0x3b + i;
+    gpu.bus = first_bus + i;
     snprintf(gpu.pci, sizeof gpu.pci, "00000000:%02X:00.0", gpu.bus);
   }
 }

@@ -2,12 +2,16 @@
 // The unchanging part of the board page: who the GPUs are.
 #ifndef POWERCCL_PHYSICS_BOARD_H
 #define POWERCCL_PHYSICS_BOARD_H
+#include <string>
+
 #include "physics/messages.h"
 #include "physics/platform.h"
 
 namespace powerccl::physics {
 
-void fill_board(const Platform& platform, int64_t start, BoardPage& page);
+// The GPUs of a platform on that host have the same UUIDs and PCI addresses in every run, as a server's would. `host`:
+// what tells it from others; empty: none, then each machine gives the same.
+void fill_board(const Platform& platform, const std::string& host, int64_t start, BoardPage& page);
 
 }  // namespace powerccl::physics
 #endif

@@ -69,7 +69,7 @@ std::string RunFolder::run_id() const {
 
 void RunFolder::begin(Time start) {
   start_ = next_sample_ = start;
-  fill_board(platform_, start, *board_);
+  fill_board(platform_, "", start, *board_);
   for (uint32_t host = 0; host < platform_.hosts; ++host) begin_samples(host, start);
   const std::string id = run_id();
   for (uint32_t rank = 0; rank < platform_.gpus; ++rank) {

@@ -75,7 +75,7 @@ def run(
     done = subprocess.run([sys.executable, str(program)], env=variables, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert done.stderr == ""
-    note = folder / "windows-0.json"
+    note = folder / f"windows-{os.uname().nodename}-0.json"
     groups = json.loads(note.read_text())["groups"] if note.exists() else [None]
     assert len(groups) == notes
     return json.loads(done.stdout), groups[-1]

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from powerccl.platforms.measurements import read_bench_lines
-from powerccl.traces.lateness import LATENESS_FILE, lateness_problem
+from powerccl.traces.lateness import lateness_problem, lateness_problems
 
 
 @pytest.mark.parametrize(
@@ -24,14 +24,24 @@ from powerccl.traces.lateness import LATENESS_FILE, lateness_problem
     ],
 )
 def test_late_emulator_is_told(tmp_path: Path, told: str, said: str) -> None:
-    (tmp_path / LATENESS_FILE).write_text(told, encoding="utf-8")
-    problem = lateness_problem(tmp_path / LATENESS_FILE)
+    file = tmp_path / "emulator-node1-0123abcd.json"
+    file.write_text(told, encoding="utf-8")
+    problem = lateness_problem(file)
     assert said in problem
     assert bool(said) == bool(problem)
 
 
 def test_a_run_without_the_file_has_nothing_said(tmp_path: Path) -> None:
-    assert not lateness_problem(tmp_path / LATENESS_FILE)
+    assert not lateness_problem(tmp_path / "emulator-node1-0123abcd.json")
+
+
+def test_a_late_host_is_named_among_several(tmp_path: Path) -> None:
+    times = '{"up_s": 10.0, "data_late_s": 0.0, "events_late_s": %s}'
+    files = [tmp_path / f"emulator-node{n}-0123abcd.json" for n in (1, 2)]
+    for file, late in zip(files, ("0.0", "5.0"), strict=True):
+        file.write_text(times % late, encoding="utf-8")
+    assert lateness_problems(files).startswith("node2-0123abcd: emulated times are wrong")
+    assert not lateness_problems([])
 
 
 def test_invalid_points_of_a_sweep_are_not_taken(tmp_path: Path) -> None:

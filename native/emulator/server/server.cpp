@@ -14,8 +14,10 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <cstring>
+#include <fstream>
 
 #include "abi/helper.h"
 #include "emulator/server/time.h"
@@ -26,6 +28,15 @@ namespace {
 
 constexpr Time kSpinNs = 100'000;             // timers here fire up to 70 us late
 constexpr Time kToleratedLateNs = 1'000'000;  // drivers of real GPUs are late by as much at times
+
+// What tells this host from others: containers of one host share its boot, and hosts made from one image its name.
+std::string host_identity() {
+  std::array<char, 256> name{};
+  if (gethostname(name.data(), name.size() - 1) != 0) name[0] = '\0';
+  std::string boot_id;
+  std::getline(std::ifstream("/proc/sys/kernel/random/boot_id"), boot_id);
+  return std::string(name.data()) + " " + boot_id;
+}
 
 }  // namespace
 
@@ -61,7 +72,7 @@ bool Server::make_board(std::string& error) {
     return false;
   }
   board_ = static_cast<BoardPage*>(mapped);
-  fill_board(platform_, monotonic(), *board_);
+  fill_board(platform_, host_identity(), monotonic(), *board_);
   return true;
 }
 

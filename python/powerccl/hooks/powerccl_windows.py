@@ -104,7 +104,8 @@ def _note(state: str, reason: str = "", group: str = "", **more: object) -> None
     _states[group] = {"state": state, "reason": reason, **more}
     text = json.dumps({"groups": list(_states.values())})
     with contextlib.suppress(OSError):
-        (Path(folder) / f"windows-{os.environ.get('RANK', '0')}.json").write_text(text)
+        name = f"windows-{os.uname().nodename}-{os.environ.get('RANK', '0')}.json"
+        (Path(folder) / name).write_text(text)
 
 
 def nccl_version() -> tuple[int, ...]:

@@ -16,13 +16,15 @@ from powerccl.errors import PowercclError, choose, one_line
 from powerccl.launch.environment import emulated_environment
 from powerccl.launch.folder import socket_path
 from powerccl.launch.kept import Kept
+from powerccl.launch.launchers import boot_id, plain
 from powerccl.launch.native import NativeFiles, find_native
 from powerccl.launch.services import ENDING_S, Service, start_emulator, wait_for_socket
 from powerccl.traces.helpers import HelperLog
-from powerccl.traces.lateness import LATENESS_FILE, lateness_problem
+from powerccl.traces.lateness import lateness_problem
 
 _T = TypeVar("_T")
 OTHERS_WAIT_S = 20.0
+BOOT_DIGITS = 8  # of the boot id in a file's name: enough to tell hosts of one name apart
 
 
 def emulated_platform(native: NativeFiles, name: str) -> Path:
@@ -79,8 +81,11 @@ class Emulation(Kept):
     def __enter__(self) -> Emulation:
         if self.serve:
             recorded = self.folder.is_dir()
-            log = self.folder / "emulator.log" if recorded else self.listening.with_suffix(".log")
-            self._lateness = self.folder / LATENESS_FILE if recorded else self.listening.with_suffix(".json")
+            log = self.listening.with_suffix(".log")
+            self._lateness = self.listening.with_suffix(".json")
+            if recorded:  # hosts share the folder, and some share a name
+                name = "-".join(filter(None, ["emulator", machine.node(), plain(boot_id())[:BOOT_DIGITS]]))
+                log, self._lateness = self.folder / f"{name}.log", self.folder / f"{name}.json"
             self.service = start_emulator(self.native, self.platform, self.listening, log, os.environ, self._lateness)
             self.keep()
         elif not wait_for_socket(self.listening, OTHERS_WAIT_S):

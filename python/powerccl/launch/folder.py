@@ -12,7 +12,7 @@ from pathlib import Path
 
 from powerccl.errors import PowercclError
 from powerccl.launch.agreement import join
-from powerccl.launch.launchers import JobLauncher, plain
+from powerccl.launch.launchers import JobLauncher, boot_id, plain
 from powerccl.traces.run_info import new_run_id, write_run_id
 
 
@@ -70,4 +70,6 @@ def socket_path(folder: Path) -> Path:
     about = base.lstat()
     if not stat.S_ISDIR(about.st_mode) or about.st_uid != os.getuid() or about.st_mode & 0o022:
         raise PowercclError(f"{base} belongs to another user", "set TMPDIR to a folder of your own")
-    return base / f"{hashlib.sha1(os.fsencode(folder), usedforsecurity=False).hexdigest()[:12]}.sock"
+    # Nodes may share the folder for temporary files, too.
+    of = os.fsencode(folder) + boot_id().encode()
+    return base / f"{hashlib.sha1(of, usedforsecurity=False).hexdigest()[:12]}.sock"

@@ -16,7 +16,7 @@ from powerccl.files import MOST_INFO, MOST_JOURNAL, list_files, read_bytes
 from powerccl.quantities import plural
 from powerccl.traces.helpers import PREFIX as HELPERS
 from powerccl.traces.helpers import SUFFIX, HelperEvent, read_helper_events
-from powerccl.traces.lateness import LATENESS_FILE, lateness_problem
+from powerccl.traces.lateness import LATENESS_FILES, lateness_problems
 from powerccl.traces.run_info import RUN_FILE, SIMULATED, RunInfo, of_newer, parse_run_info
 
 if TYPE_CHECKING:
@@ -122,7 +122,7 @@ def read_run(folder: Path, most_records: int | None = None, window_s: tuple[floa
     run.problems += [problem for rank in [*run.ranks, *run.mpi] for problem in rank.problems]
     run.problems += [problem for log in run.power for problem in log.problems]
     run.problems += [problem for log in run.cpu for problem in log.problems]
-    run.late = lateness_problem(folder / LATENESS_FILE)
+    run.late = clean.field(lateness_problems(_paths(run, LATENESS_FILES)))
     run.problems = quantities.said_once(clean.field(problem) for problem in run.problems)  # names of files are in them
     return run
 

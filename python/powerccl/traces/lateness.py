@@ -1,18 +1,26 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How well the machine kept up with the GPUs that it emulated (`emulator.json`, written when the emulator ends)."""
+"""How well hosts kept up with the GPUs that they emulated (`emulator-<host>-<boot>.json`, from the emulator's end)."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from powerccl.files import MIB, read_json
 from powerccl.quantities import seconds
 
-LATENESS_FILE = "emulator.json"
+LATENESS_FILES = "emulator-*.json"
 MOST_LATE = 0.02  # of the time: as much as results of one platform may differ from machine to machine
 # In seconds. Starting many processes keeps a machine busy for a moment, before anything is timed.
 LEAST_DATA_LATE_S = 0.1
 LEAST_EVENTS_LATE_S = 0.25
+
+
+def lateness_problems(paths: Sequence[Path]) -> str:
+    """As `lateness_problem`, of all hosts of a run."""
+    said = {path: lateness_problem(path) for path in paths}
+    late = [f"{path.stem.removeprefix('emulator-')}: {text}" for path, text in said.items() if text]
+    return "; ".join(late) if len(paths) > 1 else "".join(said.values())
 
 
 def lateness_problem(path: Path) -> str:

@@ -61,7 +61,7 @@ TEST(Gpu, ALockAboveThePowerLimitIsCapped) {
 TEST(Gpu, ReadingsChangeOncePerRefreshPeriodAndLoseNothing) {
   Model model(platform_or_fail("h200x4"));
   auto board = std::make_unique<BoardPage>();
-  fill_board(model.platform, model.clock_ns, *board);
+  fill_board(model.platform, "", model.clock_ns, *board);
   model.engine.publish(*board);
   uint64_t previous_mj = 0, changes = 0;
   double energy_from_power_mj = 0;
@@ -87,7 +87,7 @@ TEST(Gpu, ReadingsChangeOncePerRefreshPeriodAndLoseNothing) {
 TEST(Gpu, NobodyReadsFurtherThanALateServerHasCome) {
   Model model(platform_or_fail("t4x8"));
   auto board = std::make_unique<BoardPage>();
-  fill_board(model.platform, model.clock_ns, *board);
+  fill_board(model.platform, "", model.clock_ns, *board);
   model.engine.publish(*board);
   const auto read_mj = [&](double late_ms) {
     return read_gpu(*board, 0, static_cast<uint64_t>(model.clock_ns + static_cast<Time>(late_ms * kMs))).energy_mj;
@@ -134,7 +134,7 @@ TEST(Gpu, ACounterOfEnergyNeverGoesBack) {
 TEST(Gpu, UtilizationIsTheShareOfTimeWithAKernel) {
   Model model(platform_or_fail("h200x4"));
   auto board = std::make_unique<BoardPage>();
-  fill_board(model.platform, model.clock_ns, *board);
+  fill_board(model.platform, "", model.clock_ns, *board);
   model.engine.publish(*board);
   model.lock(1470);
   for (int i = 0; i < 40; ++i) {  // 10 of 20 ms
@@ -147,7 +147,7 @@ TEST(Gpu, UtilizationIsTheShareOfTimeWithAKernel) {
 TEST(Gpu, GpusOfAPlatformHaveTheirOwnNames) {
   const Platform platform = platform_or_fail("t4x8");
   auto board = std::make_unique<BoardPage>();
-  fill_board(platform, 0, *board);
+  fill_board(platform, "", 0, *board);
   for (uint32_t i = 0; i < 8; ++i) {
     EXPECT_EQ(strlen(board->gpu[i].uuid), 40u);
     for (uint32_t j = 0; j < i; ++j) {
@@ -156,6 +156,21 @@ TEST(Gpu, GpusOfAPlatformHaveTheirOwnNames) {
     }
   }
   EXPECT_NE(strstr(board->driver_version, "powerccl-emulator"), nullptr);
+}
+
+TEST(Gpu, GpusOfAHostHaveTheSameNamesInEveryRunAndOthersThanAnotherHosts) {
+  const Platform platform = platform_or_fail("t4x8");
+  auto one = std::make_unique<BoardPage>(), again = std::make_unique<BoardPage>(), other = std::make_unique<BoardPage>();
+  fill_board(platform, "node1", 0, *one);
+  fill_board(platform, "node1", 7, *again);
+  fill_board(platform, "node2", 0, *other);
+  for (uint32_t i = 0; i < 8; ++i) {
+    EXPECT_STREQ(one->gpu[i].uuid, again->gpu[i].uuid);
+    EXPECT_STREQ(one->gpu[i].pci, again->gpu[i].pci);
+    EXPECT_LT(one->gpu[i].bus, 256u);
+    EXPECT_STRNE(one->gpu[i].pci, other->gpu[i].pci);
+    for (uint32_t j = 0; j < 8; ++j) EXPECT_STRNE(one->gpu[i].uuid, other->gpu[j].uuid);
+  }
 }
 
 }  // namespace
