@@ -79,12 +79,12 @@ def two_hosts() -> Iterator[tuple[Host, Host]]:
         hosts = [Host(each.pid, *rest) for each, *rest in zip(holders, ADDRESSES, INTERFACES, strict=True)]
         one, other = hosts
         # Made inside the first host, so that the machine's own namespace never has either end.
-        _run(one.enter("ip", "link", "add", one.interface, "type", "veth", "peer", "name", other.interface))
-        _run(one.enter("ip", "link", "set", other.interface, "netns", str(other.pid)))
+        run(one.enter("ip", "link", "add", one.interface, "type", "veth", "peer", "name", other.interface))
+        run(one.enter("ip", "link", "set", other.interface, "netns", str(other.pid)))
         for host in hosts:
-            _run(host.enter("ip", "address", "add", f"{host.address}/24", "dev", host.interface))
-            _run(host.enter("ip", "link", "set", host.interface, "up"))
-            _run(host.enter("ip", "link", "set", "lo", "up"))
+            run(host.enter("ip", "address", "add", f"{host.address}/24", "dev", host.interface))
+            run(host.enter("ip", "link", "set", host.interface, "up"))
+            run(host.enter("ip", "link", "set", "lo", "up"))
         yield one, other
     finally:
         for each in holders:
@@ -96,7 +96,7 @@ def shape(hosts: tuple[Host, Host], mbit_per_s: int) -> None:
     """Let both ends send at most so fast (token bucket; no delay is added)."""
     for host in hosts:
         rate = ("rate", f"{mbit_per_s}mbit", "burst", str(BURST_BYTES), "latency", "20ms")
-        _run(host.enter("tc", "qdisc", "replace", "dev", host.interface, "root", "tbf", *rate))
+        run(host.enter("tc", "qdisc", "replace", "dev", host.interface, "root", "tbf", *rate))
 
 
 def _hold() -> subprocess.Popen[bytes]:
@@ -111,13 +111,18 @@ def _wait_apart(pid: int, address: str, interface: str) -> None:
         if Path(f"/proc/{pid}/stat").read_text().split()[2] == "Z":
             raise NetworksError("a network namespace cannot be made here: it takes CAP_SYS_ADMIN and CAP_NET_ADMIN")
         if Path(f"/proc/{pid}/comm").read_text().strip() == "sleep":
-            _run(host.enter("true"))
+            run(host.enter("true"))
             return
         time.sleep(0.02)
     raise NetworksError("namespaces did not come up within 2 s")
 
 
-def _run(command: list[str]) -> None:
+def run(command: list[str]) -> None:
+    """Run a command of the setup.
+
+    Raises:
+        NetworksError: it failed; the text has its message.
+    """
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         raise NetworksError(f"{shlex.join(command)}: {done.stderr.strip() or done.returncode}")

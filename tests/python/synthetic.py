@@ -263,12 +263,13 @@ def write_power(
     interval_ns: int = 20 * MS,
     counter: bool = True,
     counter_every_ns: int = 0,
-    name: str = f"power-{HOST}.csv",
+    name: str = "",
     power_known: bool = True,
+    host: str = HOST,
 ) -> Path:
     """Samples of `gpus` GPUs; watts(gpu, t_ns) is the true power, integrated exactly in 1 ms steps into the counter."""
     lines = [
-        f"# host: {HOST}",
+        f"# host: {host}",
         "# driver: 580.0 powerccl-emulator",
         "# emulated: 1",
         f"# interval_ns: {interval_ns}",
@@ -300,7 +301,7 @@ def write_power(
                 power = watts(gpu, now + step * MS) if callable(watts) else watts
                 energy_uj[gpu] += power * 1000
         now += interval_ns
-    path = folder / name
+    path = folder / (name or f"power-{host}.csv")
     path.write_text("\n".join(lines) + "\n")
     return path
 

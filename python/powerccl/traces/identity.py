@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from itertools import groupby
 from typing import TYPE_CHECKING, NamedTuple
 
 from powerccl.quantities import plural
@@ -158,22 +159,27 @@ def ranks_of(traces: Iterable[RankTrace]) -> tuple[int, int]:
 def number_ranks(lives: Sequence[Life], of_processes: bool) -> list[tuple[int, int, str]]:
     """Of each process: its rank's number in the run, its job, and how to print the rank where its number repeats.
 
-    The first job's ranks keep their numbers, and the others' are counted on. `of_processes`: a rank that was
+    Jobs whose numbers no job before them has keep them, and the others' are counted on. `of_processes`: a rank that was
     started again has one number, whatever processes it had; else each of them has a number of its own.
     """
-    ranks = find_ranks(lives)
-    first: dict[int, int] = {}
-    following = 0
-    for rank in ranks:
-        first.setdefault(rank.job, following)
-        following = max(following, first[rank.job] + max(rank.number + 1, *rank.sizes, 0))
     found: list[tuple[int, int, str]] = [(life.number, 0, "") for life in lives]
-    for rank in ranks:
-        for again, place in enumerate(rank.lives):
-            number = first[rank.job] + rank.number
-            if (again and not of_processes) or (rank.job and rank.number < 0):
-                number, following = following, following + 1
-            found[place] = (number, rank.job, "")
+    taken: set[int] = set()
+    following = 0
+    restarted: list[tuple[int, int]] = []
+    for job, of_job in groupby(find_ranks(lives), key=lambda rank: rank.job):
+        ranks = list(of_job)
+        # A rank that is not known is -1.
+        repeated = not taken.isdisjoint(rank.number for rank in ranks)
+        first = following - min(ranks[0].number, 0) if repeated else 0
+        for rank in ranks:
+            number = first + rank.number
+            for place in rank.lives if of_processes else rank.lives[:1]:
+                found[place] = (number, job, "")
+            restarted += [(place, job) for place in rank.lives[1:] if not of_processes]
+            taken.add(number)
+            following = max(following, number + 1, *(first + size for size in rank.sizes))
+    for number, (place, job) in enumerate(restarted, following):
+        found[place] = (number, job, "")
     numbers = {number: lives[place] for place, (number, _, _) in enumerate(found)}
     same = Counter(life.number for life in numbers.values())
     on_host = Counter((life.number, life.host) for life in numbers.values())
