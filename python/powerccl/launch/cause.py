@@ -94,7 +94,7 @@ def _is_disabled(evidence: Evidence) -> str:
 def _cannot_write(evidence: Evidence) -> str:
     """Of a full disk, only a process that has our library and something to record would have written."""
     try:
-        room = os.statvfs(evidence.folder)
+        room = os.statvfs(f"{evidence.folder}{os.sep}")
     except OSError as error:
         return f"the run folder {evidence.folder} is gone: {error.strerror}"
     if not any(each.ours and each.communicates for each in evidence.seen or []):
