@@ -3,13 +3,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import os
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import rich.console
 from rich.segment import Segment
 
 from powerccl import clean
+
+# Columns that every table needs to show something. Rich prints nothing at all into a width of 0, and of a table of 20
+# columns only its frame. A terminal that is narrower wraps the lines.
+LEAST_WIDTH = 40
+# Rich fills lines with spaces up to the width: ten thousand columns would make a megabyte of a short table.
+GREATEST_WIDTH = 1000
+
+
+def sensible_sizes(environment: Mapping[str, str]) -> dict[str, str]:
+    """The environment without COLUMNS and LINES that no screen has: cron, CI systems and editors set 0."""
+    left = dict(environment)
+    for name in ("COLUMNS", "LINES"):
+        value = left.get(name, "")
+        if not (value.isascii() and value.isdigit() and 0 < int(value[:10]) <= GREATEST_WIDTH):
+            left.pop(name, None)
+    return left
 
 
 class Console(rich.console.Console):
@@ -19,7 +36,13 @@ class Console(rich.console.Console):
     """
 
     def __init__(self, **more: Any) -> None:
-        super().__init__(markup=False, highlight=False, emoji=False, **more)
+        super().__init__(markup=False, highlight=False, emoji=False, _environ=sensible_sizes(os.environ), **more)
+
+    @property  # type: ignore[misc]
+    def size(self) -> rich.console.ConsoleDimensions:
+        """Its width and height, never too narrow for a table."""
+        width, height = super().size
+        return rich.console.ConsoleDimensions(min(max(width, LEAST_WIDTH), GREATEST_WIDTH), height)
 
     def render_str(self, text: str, **more: Any) -> rich.console.Text:  # type: ignore[name-defined]
         """A string as text: cleaned before it is measured, so that tables stay straight."""
