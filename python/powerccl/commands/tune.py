@@ -213,7 +213,7 @@ def _tune(tuning: Tuning, asked: Asked, name: str, csv_file: Path | None) -> int
     print_space(console, tuning.space)
     found = _search(tuning, asked)
     profile = tuning.profile(name, found)
-    path = TUNED.folder / f"{name}.json"
+    path = TUNED.place(name, asked.folder)
     tuned = bool(profile.variables or profile.rules or profile.ways)
     try:  # all of it before anything is printed: a terminal that fails costs no search
         result = write_result(asked.folder, found, profile)
@@ -225,7 +225,8 @@ def _tune(tuning: Tuning, asked: Asked, name: str, csv_file: Path | None) -> int
         save_tuned(profile, path)
     print_found(console, found, name, asked.objective.text)
     if tuned:
-        console.print(f"profile  {path}\nuse      powerccl run --tuned {name} -- COMMAND", soft_wrap=True)
+        usable = name if path.parent == TUNED.folder else path
+        console.print(f"profile  {path}\nuse      powerccl run --tuned {usable} -- COMMAND", soft_wrap=True)
     console.print(f"search   {result}", soft_wrap=True)
     return 0
 

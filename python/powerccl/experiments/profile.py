@@ -103,7 +103,7 @@ class Profiling:
         self.environment = environment_of(self.native, self.emulate, self._stack)
         gpus = gpus_to_profile(self.emulate, self.environment, "--emulate t4x8")
         self.name = name or (platform_name(self.emulate) if self.emulate else _platform_name(gpus))
-        self.out = out or PROFILES.folder / f"{self.name}.json"
+        self.out = out or PROFILES.place(self.name, Path())
         self.work = self.out.with_suffix(".profiling")
         if resume:
             self._refuse_other(gpus)

@@ -120,7 +120,7 @@ def measure(
         if not emulate:
             environment = with_libraries(environment)
         name = name or (platform_name(emulate) if emulate else _name(gpus))
-        out = out or TABLES.folder / f"{name}.json"
+        out = out or TABLES.place(name, Path())
         work = out.with_suffix(".measuring")
         make_work_folder(work, resume)
         files = [work / f"round-{number}.jsonl" for number in range(1, ROUNDS + 1)]

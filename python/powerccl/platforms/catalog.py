@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import pwd
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +17,33 @@ from powerccl.errors import PowercclError, nearest
 from powerccl.files import decode_json, read_bytes
 
 BUILTIN = Path(__file__).parent / "builtin"
+
+
+def _configuration() -> Path | None:
+    """XDG_CONFIG_HOME, else `.config` in the home of the environment or of the user's account; None: there is neither.
+
+    Containers run programs as numbers without an account. A relative path would depend on where a command is typed.
+    """
+    named = Path(os.environ.get("XDG_CONFIG_HOME", ""))
+    if named.is_absolute():
+        return named
+    home = Path(os.environ.get("HOME", ""))
+    if not home.is_absolute():
+        try:
+            home = Path(pwd.getpwuid(os.getuid()).pw_dir)
+        except KeyError:
+            return None
+    return home / ".config" if home.is_absolute() else None
+
+
+def _can_write(folder: Path) -> bool:
+    """Whether files can be made in a folder that may not exist yet."""
+    with contextlib.suppress(OSError):
+        while not folder.exists():
+            folder = folder.parent
+        return folder.is_dir() and os.access(folder, os.W_OK | os.X_OK)
+    return False
+
 
 T = TypeVar("T")
 
@@ -33,15 +62,23 @@ class Catalog(Generic[T]):
     builtin: Path | None = None
 
     @property
-    def folder(self) -> Path:
-        """Where the user's own are, with XDG_CONFIG_HOME in the place of ~/.config."""
-        base = os.environ.get("XDG_CONFIG_HOME") or str(Path.home() / ".config")
-        return Path(base) / "powerccl" / self.subfolder
+    def folder(self) -> Path | None:
+        """Where the user's own are; None: this user has no home."""
+        base = _configuration()
+        return base / "powerccl" / self.subfolder if base else None
+
+    def place(self, name: str, otherwise: Path) -> Path:
+        """The file for a new one of that name: in the user's folder, or in `otherwise` if that cannot be written."""
+        folder = self.folder if self.folder and _can_write(self.folder) else otherwise
+        return folder / f"{name}.json"
 
     def known(self) -> dict[str, Path]:
         """All files by name."""
-        folders = [self.builtin, self.folder] if self.builtin else [self.folder]
-        return {path.stem: path for folder in folders for path in sorted(folder.glob("*.json"))}
+        found: dict[str, Path] = {}
+        for folder in (self.builtin, self.folder):
+            with contextlib.suppress(OSError):  # a home of another user, or a file
+                found |= {path.stem: path for path in sorted(folder.glob("*.json"))} if folder else {}
+        return found
 
     def preferred(self) -> Iterator[T]:
         """All that can be read: the user's own, the newest first, then built-in ones."""
