@@ -14,16 +14,17 @@ from contextlib import ContextDecorator, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from powerccl.errors import one_line
-from powerccl.launch.witness import Witness, signal_within
+from powerccl.launch.witness import Witness, disposition, restore_disposition, signal_within
 
 # A fault of this process raises these: a handler would return to the fault for ever.
 FAULTS = {signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGTRAP, signal.SIGSYS}
 # Python ignores these two; a job expects the system's defaults.
 PYTHON_IGNORES = {signal.SIGPIPE, signal.SIGXFSZ}
 _STOPPING = {signal.SIGTSTP, signal.SIGTTIN, signal.SIGTTOU}
+_TIMERS = {signal.SIGALRM, signal.SIGVTALRM, signal.SIGPROF}
 _ENDING = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT}
 # These end a program as well unless it expects them. A job does: batch systems announce a time limit by them.
 _ANNOUNCING = {
@@ -105,18 +106,33 @@ def interruptible() -> Iterator[None]:
         if number in _ENDING or last.status is None:
             raise InterruptionError(number)
 
-    handlers = {}
-    for number in _ENDING:
-        if signal.getsignal(number) is not signal.SIG_IGN:  # nohup's wish
-            handlers[number] = signal.signal(number, interrupt)
-    for number in _ANNOUNCING:
-        if signal.getsignal(number) is signal.SIG_DFL:  # else a preloaded library expects it
-            handlers[number] = signal.signal(number, interrupt)
+    ending = {number for number in _ENDING if signal.getsignal(number) is not signal.SIG_IGN}  # nohup's wish
+    # One that a preloaded library expects is the library's.
+    announcing = {number for number in _ANNOUNCING if signal.getsignal(number) is signal.SIG_DFL}
+    with _handled(dict.fromkeys(ending | announcing, interrupt)):
+        yield
+
+
+@contextmanager
+def _handled(handlers: Mapping[int, Callable[[int, FrameType | None], None] | signal.Handlers]) -> Iterator[None]:
+    """Handle signals so for as long as the `with` lasts.
+
+    A preloaded library, such as a profiler, may have installed handlers before Python began. Python cannot name those:
+    the kernel's own record of them is put back. Until then they do not run, since the signals are the job's.
+    """
+    foreign: dict[int, Any] = {}
+    before = {}
     try:
+        for number, handler in handlers.items():
+            if signal.getsignal(number) is None:
+                foreign[number] = disposition(number)
+            before[number] = signal.signal(number, handler)
         yield
     finally:
-        for number, handler in handlers.items():
-            signal.signal(number, handler)
+        for number, earlier in before.items():
+            signal.signal(number, signal.SIG_DFL if earlier is None else earlier)
+            if number in foreign:
+                restore_disposition(number, foreign[number])
 
 
 class _Quiet(suppress, ContextDecorator):
@@ -180,7 +196,9 @@ def _wait_plainly(child: Child) -> None:
 def _run_with_signals(child: Child, command: list[str], environment: Mapping[str, str], output: Path | None) -> None:
     ours = {*PYTHON_IGNORES, signal.SIGCHLD}  # ignored, SIGCHLD would reap the child before we see how it ended
     ignored = {n for n in signal.valid_signals() - ours if signal.getsignal(n) is signal.SIG_IGN}
-    watched = {int(number) for number in signal.valid_signals()} - ignored - {signal.SIGKILL, signal.SIGSTOP}
+    # A profiler that is preloaded into this process has a timer of its own, which is not the job's.
+    timers = {n for n in _TIMERS if signal.getsignal(n) is None}
+    watched = {int(n) for n in signal.valid_signals()} - ignored - timers - {signal.SIGKILL, signal.SIGSTOP}
     with _taking(watched) as (before, elsewhere), Witness() as witness:
         _spawn(child, command, environment, before, output)
         _Relay(child, watched, witness, elsewhere).wait()
@@ -199,18 +217,15 @@ def _taking(watched: set[int]) -> Iterator[tuple[set[int], list[int]]]:
         elsewhere.append(number)
 
     before = signal.pthread_sigmask(signal.SIG_BLOCK, watched)
-    handlers = {}
     try:
-        for number in watched - FAULTS:
-            handlers[number] = signal.signal(number, signal.SIG_DFL if number == signal.SIGCHLD else note)
-        yield {*before}, elsewhere
+        with _handled({n: signal.SIG_DFL if n == signal.SIGCHLD else note for n in watched - FAULTS}):
+            try:
+                yield {*before}, elsewhere
+            finally:
+                # What arrived between the child's end and now was meant for it.
+                while signal.sigtimedwait(watched, 0):
+                    pass
     finally:
-        # What arrived between the child's end and now was meant for it.
-        while signal.sigtimedwait(watched, 0):
-            pass
-        for number, handler in handlers.items():
-            if handler is not None:  # None: not Python's, and it cannot be put back
-                signal.signal(number, handler)
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 

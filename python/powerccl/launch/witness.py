@@ -159,6 +159,18 @@ def signal_within(watched: Collection[int], seconds: float) -> Received | None:
     return Received(info.number, info.code, info.pid)
 
 
+def disposition(number: int) -> ctypes.Array[ctypes.c_char]:
+    """What a signal does now, as the C library's `struct sigaction`."""
+    found = ctypes.create_string_buffer(256)  # glibc's has 152 bytes
+    _libc.sigaction(number, None, found)
+    return found
+
+
+def restore_disposition(number: int, earlier: ctypes.Array[ctypes.c_char]) -> None:
+    """Have a signal do again what it did when `disposition` was asked."""
+    _libc.sigaction(number, earlier, None)
+
+
 def _testify(writes: int, parent: int) -> None:
     """Be the witness: report signals until the process that asked for it ends."""
     prctl = _libc.prctl
