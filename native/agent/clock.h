@@ -3,6 +3,8 @@
 #include <cstdint>
 #include <ctime>
 
+#include "abi/host_clock.h"
+
 namespace powerccl::agent {
 
 inline int64_t read_clock_ns(clockid_t clock) {
@@ -11,8 +13,9 @@ inline int64_t read_clock_ns(clockid_t clock) {
   return int64_t{now.tv_sec} * 1'000'000'000 + now.tv_nsec;
 }
 
+// On the host's clock, also in a time namespace: ranks of the job may be in others.
 inline int64_t now_ns() {
-  return read_clock_ns(CLOCK_MONOTONIC);
+  return read_clock_ns(CLOCK_MONOTONIC) - time_shift_ns();
 }
 
 }  // namespace powerccl::agent

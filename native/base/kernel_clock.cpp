@@ -6,6 +6,8 @@
 #include <string.h>
 #include <sys/auxv.h>
 
+#include "abi/host_clock.h"
+
 namespace powerccl {
 namespace {
 
@@ -77,12 +79,14 @@ ReadClock find_in_vdso() {
 int find_first(clockid_t clock, timespec* now) {
   ReadClock found = find_in_vdso();
   if (found == nullptr || found(CLOCK_MONOTONIC, now) != 0) found = by_system_call;
-  g_read_clock.store(found, std::memory_order_relaxed);
+  g_time_shift_ns.store(static_cast<uint64_t>(read_time_shift_ns("monotonic")), std::memory_order_relaxed);
+  g_read_clock.store(found, std::memory_order_release);
   return found(clock, now);
 }
 
 }  // namespace
 
 constinit std::atomic<ReadClock> g_read_clock{find_first};
+constinit std::atomic<uint64_t> g_time_shift_ns{0};
 
 }  // namespace powerccl

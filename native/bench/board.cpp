@@ -14,6 +14,7 @@
 #include <cstring>
 #include <ctime>
 
+#include "abi/host_clock.h"
 #include "bench/failure.h"
 
 namespace powerccl::bench {
@@ -52,7 +53,8 @@ Board* map(int descriptor) {
 uint64_t monotonic_ns() {
   timespec now{};
   clock_gettime(CLOCK_MONOTONIC, &now);
-  return static_cast<uint64_t>(now.tv_sec) * 1'000'000'000 + static_cast<uint64_t>(now.tv_nsec);
+  const auto own_ns = static_cast<int64_t>(now.tv_sec) * 1'000'000'000 + now.tv_nsec;
+  return static_cast<uint64_t>(own_ns - time_shift_ns());
 }
 
 Board* Board::create(int ranks) {

@@ -8,6 +8,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "abi/host_clock.h"
 #include "libc/calls.h"
 
 namespace powerccl::device {
@@ -25,6 +26,13 @@ void read_text(const char* path, char* text, size_t size) {
   text[length > 0 ? length : 0] = '\0';
 }
 
+// The kernel states the start on the reader's own CLOCK_BOOTTIME. Two readers in different time namespaces compare it.
+int64_t own_shift_ticks() {
+  constexpr int64_t kNsOfSecond = 1000000000;
+  static const int64_t shift_ticks = read_time_shift_ns("boottime") / (kNsOfSecond / sysconf(_SC_CLK_TCK));
+  return shift_ticks;
+}
+
 uint64_t start_ticks(const char* path) {
   char text[1024];
   read_text(path, text, sizeof text);
@@ -38,7 +46,7 @@ uint64_t start_ticks(const char* path) {
     if (!at) return 0;
     ++at;
   }
-  return strtoull(at, nullptr, 10);
+  return strtoull(at, nullptr, 10) - static_cast<uint64_t>(own_shift_ticks());
 }
 
 }  // namespace

@@ -8,7 +8,7 @@
 
 namespace powerccl::device {
 
-// Field 22 of /proc/<pid>/stat; 0 if there is no such process or it is a zombie.
+// Field 22 of /proc/<pid>/stat on the host's clock (abi/host_clock.h); 0 if there is no such process or it is a zombie.
 uint64_t process_start_ticks(pid_t pid);
 // The same of this process, right also where /proc is another namespace's (`unshare -p` without a mount of its own).
 uint64_t own_start_ticks();

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "abi/host_clock.h"
 #include "bench/json.h"
 #include "bench/mpi/mpi_api.h"
 #include "bench/mpi/options.h"
@@ -17,7 +18,7 @@ namespace powerccl::bench::mpi {
 
 int64_t read_clock_ns(clockid_t clock);
 inline int64_t now_ns() {
-  return read_clock_ns(CLOCK_MONOTONIC);
+  return read_clock_ns(CLOCK_MONOTONIC) - time_shift_ns();
 }
 inline double us_since(int64_t begin_ns) {
   return 1e-3 * static_cast<double>(now_ns() - begin_ns);

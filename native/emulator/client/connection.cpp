@@ -16,6 +16,8 @@
 #include <cstdlib>
 #include <cstring>
 
+#include "abi/host_clock.h"
+
 namespace powerccl::emulator {
 namespace {
 
@@ -38,7 +40,8 @@ void* map_page(int descriptor, size_t bytes, int protection) {
 uint64_t monotonic_ns() {
   timespec ts;
   clock_gettime(CLOCK_MONOTONIC, &ts);
-  return static_cast<uint64_t>(ts.tv_sec) * 1'000'000'000 + static_cast<uint64_t>(ts.tv_nsec);
+  const auto own_ns = static_cast<int64_t>(ts.tv_sec) * 1'000'000'000 + ts.tv_nsec;
+  return static_cast<uint64_t>(own_ns - time_shift_ns());
 }
 
 namespace {

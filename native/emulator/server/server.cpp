@@ -148,8 +148,9 @@ bool Server::wait() {
       timeout_ms = 0;
     } else {
       itimerspec when{};
-      when.it_value.tv_sec = wake_at / 1'000'000'000;
-      when.it_value.tv_nsec = wake_at % 1'000'000'000;
+      const Time own_ns = wake_at + time_shift_ns();
+      when.it_value.tv_sec = own_ns / 1'000'000'000;
+      when.it_value.tv_nsec = own_ns % 1'000'000'000;
       timerfd_settime(timer_, TFD_TIMER_ABSTIME, &when, nullptr);
     }
   }

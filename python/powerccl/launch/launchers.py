@@ -16,6 +16,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from powerccl.host_clock import shift_ns
+
 MOST_ANCESTORS = 16
 HYDRA = ("hydra_pmi_proxy", "hydra_bstrap")
 # Names as the kernel keeps them: 15 characters at most.
@@ -219,7 +221,9 @@ def _process(pid: int | str) -> Process:
         text = Path(f"/proc/{pid}/stat").read_text("utf-8", "replace")
         fields = text[text.rindex(")") + 2 :].split()
         name = text[text.index("(") + 1 : text.rindex(")")]
-        return Process(int(text.split(" ", 1)[0]), name, int(fields[1]), int(fields[19]))
+        # The kernel states the start on our own clock; ranks in other time namespaces are to read the same.
+        shift_ticks = shift_ns("boottime") // (10**9 // os.sysconf("SC_CLK_TCK"))
+        return Process(int(text.split(" ", 1)[0]), name, int(fields[1]), int(fields[19]) - shift_ticks)
     except (OSError, ValueError, IndexError):
         return Process()
 
@@ -227,7 +231,7 @@ def _process(pid: int | str) -> Process:
 def seconds_alive() -> float:
     """How long ago this process started."""
     start = _process("self").start / os.sysconf("SC_CLK_TCK")
-    return max(time.clock_gettime(time.CLOCK_BOOTTIME) - start, 0.0)
+    return max(time.clock_gettime(time.CLOCK_BOOTTIME) - shift_ns("boottime") / 1e9 - start, 0.0)
 
 
 def plain(name: str) -> str:

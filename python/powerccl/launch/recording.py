@@ -12,6 +12,7 @@ from pathlib import Path
 from powerccl import __version__
 from powerccl.errors import PowercclError, one_line
 from powerccl.files import write_whole
+from powerccl.host_clock import monotonic_ns
 from powerccl.launch import environment as env
 from powerccl.launch import mpi
 from powerccl.launch.cause import Evidence, Seen, find_cause
@@ -125,7 +126,7 @@ class Recording:
         environment = env.with_sanitizers(env.with_preload(environment, ours, wanted), base)
         if no_mpi and request.mpi:
             say_once(f"MPI is not recorded: {no_mpi}")
-        self._info.start_ns = time.monotonic_ns()
+        self._info.start_ns = monotonic_ns()
         return environment
 
     def end(self, ended: Ended, environment: Mapping[str, str]) -> None:
@@ -134,7 +135,7 @@ class Recording:
         Raises:
             OSError: the folder cannot be written.
         """
-        self._info.end_ns = time.monotonic_ns()
+        self._info.end_ns = monotonic_ns()
         self.leave()
         if any(self.folder.glob("rank-*.trace")):
             self._tell_unsampled()
@@ -249,7 +250,7 @@ def _describe(
         host=machine.node(),
         working_directory=_working_directory(),
         started_at=time.strftime("%Y-%m-%dT%H:%M:%S%z"),
-        start_ns=time.monotonic_ns(),
+        start_ns=monotonic_ns(),
         policy=policy,
         clocks=clocks,
         platform=platform_name(_platform(request)),

@@ -19,6 +19,7 @@ from pathlib import Path
 import msgspec
 
 from powerccl import clean
+from powerccl.host_clock import monotonic_ns
 from powerccl.live.foreign import DONE, MEMORY, MOST_ANSWER, READY, Answer, Asked, folder_of
 from powerccl.live.job import Watcher
 from powerccl.live.run_folder import MOST_TRACES
@@ -118,7 +119,7 @@ def _look(asked: Asked, watchers: dict[Path, Watcher]) -> None:
                 reply.error = f"{reply.folder}: {getattr(error, 'strerror', None) or error}"
             try:
                 watcher = watchers.setdefault(folder, Watcher(folder, asked.window_s, asked.totals))
-                reply.job = watcher.look(time.monotonic_ns(), asked.host, until_s)
+                reply.job = watcher.look(monotonic_ns(), asked.host, until_s)
                 reply.counts = watcher.totals.counts() if watcher.totals else None
                 reply.waiting = watcher.run.waiting
             except Exception as error:  # whatever is in the folder: it is the user's, and costs him his findings

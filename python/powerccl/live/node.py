@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from powerccl.host_clock import monotonic_ns
 from powerccl.leases.client import SOCKET, user_name
 from powerccl.live import processes
 from powerccl.live.devices import LeaseTable, NvmlReadings
@@ -77,7 +78,7 @@ class LiveNode:
             watcher = self.watchers.get(folder)
             if watcher is None:
                 watcher = self.watchers[folder] = Watcher(folder, self._window_s, self._totals)
-            job = watcher.look(time.monotonic_ns(), self.host)
+            job = watcher.look(monotonic_ns(), self.host)
             known = running.get(folder)
             # A series' labels are fixed for its life: the user stays the one of the first look, processes or not.
             job.user = self._users.setdefault(folder, known.user if known else owner_name(folder))

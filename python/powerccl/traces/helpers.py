@@ -8,12 +8,12 @@ Written with the standard library alone: it is on the way to the job's start.
 from __future__ import annotations
 
 import json
-import time
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from powerccl import clean
 from powerccl.files import MIB, read_bytes
+from powerccl.host_clock import monotonic_ns
 
 PREFIX, SUFFIX = "helpers-", ".jsonl"
 AGENT = "powerccl-agent"
@@ -42,13 +42,13 @@ class HelperLog:
 
     folder: Path | None
     host: str
-    begun_ns: int = field(default_factory=time.monotonic_ns)
+    begun_ns: int = field(default_factory=monotonic_ns)
 
     def note(self, helper: str, what: str) -> None:
         """Append one event. Where that fails, the report does not name the cause of missing samples."""
         if self.folder is None:
             return
-        now_ns = time.monotonic_ns()
+        now_ns = monotonic_ns()
         event = HelperEvent(helper, what, self.host, now_ns, round((now_ns - self.begun_ns) / 1e9, 3))
         try:
             with (self.folder / f"{PREFIX}{self.host}{SUFFIX}").open("ab") as file:
