@@ -287,6 +287,19 @@ bool symbols_are_data() {
 
 }  // namespace
 
+void* definition_in_list(const char* name) {
+  bool behind = false;
+  for (const link_map* object = first_object(); object != nullptr; object = object->l_next) {
+    if (behind) {
+      const ElfImage image(object->l_addr, object->l_ld);
+      const ElfW(Sym)* symbol = image.find(name);
+      if (symbol != nullptr && ELF64_ST_TYPE(symbol->st_info) == STT_FUNC) return image.address_of(*symbol);
+    }
+    behind = behind || is_own(object);
+  }
+  return nullptr;
+}
+
 }  // namespace powerccl::names
 
 #define POWERCCL_EXPORT extern "C" __attribute__((visibility("default")))

@@ -15,7 +15,11 @@ namespace powerccl::names {
 // caller stays.
 void* definition_behind(const char* name);
 
-// The same, whether behind this library or not: an object's copy in the program is everybody's.
+// The same, read from the loader's list of objects without any function of libc: for constructors, which run before
+// those of sanitizers. Only for functions of libc, and null where this library was dlopened.
+void* definition_in_list(const char* name);
+
+// The same as definition_behind, whether behind this library or not: an object's copy in the program is everybody's.
 void* first_definition(const char* name);
 
 // Ends the process as the loader does where a reference has no definition: its message, exit code 127. `caller` is an

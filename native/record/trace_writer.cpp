@@ -35,6 +35,8 @@ constexpr uint64_t kUnfinishedNs = 20000000u;
 // How long file systems that hang may hold the job: as a trace is opened, and in all as traces are ended.
 constexpr uint64_t kOpenNs = 10000000000u;
 std::atomic<int64_t> g_patience_ns{2000000000};
+// The same for a thread that is to end while the process goes on.
+constexpr uint64_t kEndNs = 2000000000u;
 
 enum : uint32_t { kOpening, kOpen, kFailed, kGivenUp };
 
@@ -211,7 +213,8 @@ void TraceWriter::note(const char* text) {
 
 bool TraceWriter::flush() {
   Ring* ring = ring_.load(std::memory_order_acquire);
-  if (ring == nullptr || !ring->alive.load(std::memory_order_relaxed) || ring->process != getpid()) return false;
+  if (ring == nullptr || !ring->alive.load(std::memory_order_relaxed)) return false;
+  if (ring->ended.load(std::memory_order_acquire) || ring->process != getpid()) return false;
   const uint32_t asked = ring->asked.fetch_add(1, std::memory_order_seq_cst) + 1;
   ring_bell(&ring->bell);
   const uint64_t begin = monotonic_ns();
@@ -238,6 +241,23 @@ void TraceWriter::close() {
   ring_bell(&ring->bell);
   pthread_join(ring->thread, nullptr);
   munmap(ring, sizeof(Ring));
+}
+
+void TraceWriter::end(const char* why) {
+  Ring* ring = ring_.load(std::memory_order_acquire);
+  if (ring == nullptr || !ring->alive.load(std::memory_order_relaxed) || ring->process != getpid()) return;
+  note(why);
+  ring->complained.store(true, std::memory_order_relaxed);
+  flush();
+  ring->stopped.store(true, std::memory_order_release);
+  if (ring->stopping.exchange(true, std::memory_order_seq_cst)) return;
+  ring_bell(&ring->bell);
+  const uint64_t deadline = monotonic_ns() + kEndNs;
+  for (uint64_t now = 0; !ring->ended.load(std::memory_order_acquire) && (now = monotonic_ns()) < deadline;) {
+    futex_wait(&ring->answered, ring->answered.load(std::memory_order_acquire), kEndNs / 100);
+  }
+  // A thread that a file system holds is left behind, lest the job wait for it.
+  if (ring->ended.load(std::memory_order_acquire)) pthread_join(ring->thread, nullptr);
 }
 
 uint64_t TraceWriter::committed() const {

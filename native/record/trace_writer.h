@@ -48,6 +48,10 @@ class TraceWriter {
   // thread, and leaves its parent's file alone) and tests. A job's trace stays open until the process ends.
   void close();
 
+  // The same while others may still append, and while the process may have forked: `why` becomes the last record.
+  // Nothing of this trace makes a system call afterwards. What is appended later is lost without a word.
+  void end(const char* why);
+
   // What the file has.
   uint64_t committed() const;
   uint64_t dropped() const;

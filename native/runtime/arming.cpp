@@ -49,6 +49,11 @@ void Runtime::arm(const Adapter& adapter) {
     state_.store(State::kPassive, std::memory_order_release);
     return;
   }
+  if (refusal_) {
+    if (environment_.speaks()) refusal_.say_so();
+    state_.store(State::kPassive, std::memory_order_release);
+    return;
+  }
   struct stat folder;
   if (status_of_path(environment_.run_folder, &folder) != 0 || !S_ISDIR(folder.st_mode)) {
     if (environment_.speaks()) {
@@ -217,6 +222,18 @@ void Runtime::shut_down() {
     gpus_[i].actuator.stop(kSettleNs);
     gpus_[i].trace.flush();
   }
+}
+
+void Runtime::withdraw(const Refusal& refusal) {
+  if (state_.exchange(State::kPassive, std::memory_order_acq_rel) != State::kArmed) return;
+  const uint32_t count = gpu_count_.load(std::memory_order_acquire);
+  char text[48];
+  refusal.write_note(text, sizeof(text));
+  for (uint32_t i = 0; i < count; ++i) {
+    gpus_[i].actuator.stop(kSettleNs);
+    gpus_[i].trace.end(text);
+  }
+  if (environment_.speaks()) refusal.say_so();
 }
 
 void Runtime::forked_child() {

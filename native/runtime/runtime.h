@@ -17,6 +17,7 @@
 #include <atomic>
 
 #include "base/environment.h"
+#include "base/seccomp_filter.h"
 #include "clock/clock_actuator.h"
 #include "clock/clock_client.h"
 #include "clock/lease_client.h"
@@ -200,10 +201,17 @@ class Runtime {
 
   // Resets what is set and stops the clock threads: the end of the process.
   void shut_down();
+  // A filter is about to refuse a system call that is made here: clocks are reset, threads end, and nothing is recorded
+  // from now on.
+  void withdraw(const Refusal& refusal);
+  // Such a filter came before this runtime: it will not arm.
+  void refuse(const Refusal& refusal) { refusal_ = refusal; }
   // A forked child: the traces and clocks are its parent's.
   void forked_child();
 
   const Environment& environment() const { return environment_; }
+  // Whether a policy was asked for that does.
+  bool changes_clocks() const { return environment_.policy != PolicyName::kObserve; }
   // The GPU's state, for tests and benchmarks; null if there is none.
   Gpu* gpu(uint32_t index) { return index < gpu_count_.load(std::memory_order_acquire) ? &gpus_[index] : nullptr; }
   // The device of the process's only GPU; -1: there are several, or none yet.
@@ -251,6 +259,7 @@ class Runtime {
   void flush_kernels(Communicator* communicator, uint64_t opened_before_ns);
 
   std::atomic<State> state_{State::kCold};
+  Refusal refusal_;
   pthread_mutex_t mutex_ = PTHREAD_MUTEX_INITIALIZER;  // over arming, communicators and GPUs; never in a call's path
   Environment environment_;
   Adapter adapter_;

@@ -219,7 +219,7 @@ void before_init() {
   pthread_mutex_lock(&g_arming);
   read_environment(&g_adapter.environment);
   if (!g_adapter.environment.disabled) read_mpi_environment(&g_adapter.settings);
-  if (g_adapter.environment.disabled) g_adapter.settings.mode = MpiMode::kOff;
+  if (g_adapter.environment.disabled || is_refused()) g_adapter.settings.mode = MpiMode::kOff;
   if (g_adapter.settings.mode == MpiMode::kPublished) register_member();
   pthread_mutex_unlock(&g_arming);
 }
@@ -233,6 +233,7 @@ void after_init(Word result) {
     const bool met = !armed ? arm() : is_present(g_adapter.library) || meet_library();
     if (met && world_comes_up(&g_adapter.library)) agree();
     if (met && !armed) {
+      g_adapter.process = getpid();
       open_trace();
       g_adapter.armed.store(true, std::memory_order_release);
     }
@@ -274,7 +275,7 @@ ThreadState* adopt_thread() {
 
 void flush(ThreadState* thread, uint64_t now_ticks) {
   thread->flushed = now_ticks;
-  if (!g_adapter.trace.is_open()) return;
+  if (!g_adapter.trace.is_open() || g_adapter.withdrawn.load(std::memory_order_relaxed)) return;
   if (thread->index == 0) {
     g_adapter.clock.calibrate();
     record_process();
@@ -282,9 +283,7 @@ void flush(ThreadState* thread, uint64_t now_ticks) {
   thread->accounts.flush(g_adapter.trace, g_adapter.clock, thread->index, monotonic_ns());
 }
 
-void before_finalize(bool world) {
-  if (!g_adapter.armed.load(std::memory_order_acquire)) return;
-  if (world) g_adapter.library.world_is_up.store(false, std::memory_order_release);
+void record_sums() {
   g_adapter.clock.calibrate();
   if (!g_adapter.trace.is_open()) return;
   record_process();
@@ -300,6 +299,12 @@ void before_finalize(bool world) {
     snprintf(text, sizeof(text), "%u MPI calls left out", static_cast<unsigned>(shown));
     g_adapter.trace.note(text);
   }
+}
+
+void before_finalize(bool world) {
+  if (!g_adapter.armed.load(std::memory_order_acquire)) return;
+  if (world) g_adapter.library.world_is_up.store(false, std::memory_order_release);
+  record_sums();
   g_adapter.trace.flush();
 }
 
@@ -318,6 +323,7 @@ void after_finalize(Word result) {
 
 // A job that ends without MPI_Finalize (exit, MPI_Abort) leaves its last sums all the same.
 __attribute__((destructor)) static void library_ends() {
+  if (g_adapter.withdrawn.load(std::memory_order_relaxed)) return;
   before_finalize(false);
   if (t_thread != nullptr) t_thread->core.leave();
   g_adapter.trace.flush();

@@ -59,10 +59,7 @@ struct ThreadState {
     rounds.begin();
     visits = 0;
   }
-  void end(const WaitPlan& plan) {
-    waiter.end(plan);
-    inside = false;
-  }
+  void end(const WaitPlan& plan);
 };
 
 // The states of all threads that have made blocking calls, as many as there were at a time. A state outlives its
@@ -91,6 +88,9 @@ class ThreadStates {
 
 struct ProcessState {
   std::atomic<bool> armed{false};
+  // A filter of the job refuses system calls that are made here. Then nothing of ours waits, counts or records.
+  std::atomic<bool> withdrawn{false};
+  pid_t process = 0;  // in which it was armed
   Environment environment;
   MpiEnvironment settings;
   Library library;
@@ -110,6 +110,11 @@ struct ProcessState {
 };
 
 extern constinit ProcessState g_adapter;
+
+inline void ThreadState::end(const WaitPlan& plan) {
+  waiter.end(plan);
+  inside = g_adapter.withdrawn.load(std::memory_order_relaxed);
+}
 extern constinit __thread ThreadState* t_thread __attribute__((tls_model("initial-exec")));
 
 // adapter.cpp
@@ -119,6 +124,8 @@ void after_init(Word result);
 // `world`: MPI_COMM_WORLD goes.
 void before_finalize(bool world);
 void after_finalize(Word result);
+// Writes the sums of all threads into the trace.
+void record_sums();
 // Whether MPI is up in this process, whoever has started it.
 bool mpi_is_up();
 // Addresses in the library and in what it is built on are looked up again at their next use.
@@ -142,6 +149,9 @@ void account(ThreadState* thread, Function function, bool large, const Word* arg
 uint32_t before_free(ThreadState* thread, Function function, const Word* arguments);
 CommunicatorKnown communicator_of(ThreadState* thread, Word handle);
 void flush(ThreadState* thread, uint64_t now_ticks);
+
+// refused.cpp: a filter that came before MPI was up refuses calls of ours.
+bool is_refused();
 
 // published.cpp: receives, sends and waits by request, and a barrier request in front of collectives. True: the call
 // was carried out, with `result`; false: make the call itself.

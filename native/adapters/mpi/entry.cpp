@@ -68,7 +68,8 @@ __attribute__((always_inline)) inline Word forward(Words... words) {
     // Not end(): what account() asks of the library must pass through these functions as part of the call.
     thread->waiter.end(g_adapter.plan);
     account(thread, kFunction, kForm >= kLarge, arguments, result, freed);
-    thread->inside = false;
+    // Then every later call passes through.
+    thread->inside = g_adapter.withdrawn.load(std::memory_order_relaxed);
     return result;
   }
 }

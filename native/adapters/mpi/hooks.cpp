@@ -60,7 +60,7 @@ extern "C" __attribute__((visibility("default"))) int sched_yield() {
     idle(thread, caller);
   } else if (thread != nullptr && g_adapter.library.has_code_at(caller)) {
     polled(thread);
-  } else {
+  } else if (!g_adapter.withdrawn.load(std::memory_order_relaxed) || !g_adapter.library.has_code_at(caller)) {
     return static_cast<int>(syscall(SYS_sched_yield));
   }
   return 0;

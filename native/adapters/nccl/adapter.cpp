@@ -1,8 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "adapters/nccl/adapter.h"
 
+#include <linux/futex.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
 #include <new>
 
+#include "adapters/filters.h"
+#include "adapters/nccl/live.h"
 #include "libc/fork.h"
 
 namespace powerccl::nccl {
@@ -13,6 +19,25 @@ namespace {
 alignas(Runtime) unsigned char g_storage[sizeof(Runtime)];
 std::atomic<int> g_plugin_version{0};
 std::atomic<bool> g_api_came{false};
+Refusal g_refusal;    // by a filter that came before the runtime
+pid_t g_process = 0;  // that the runtime is in
+
+// What threads of ours and the job's threads in our code call while communicators are there.
+constexpr OwnCall kCalls[] = {
+    {"futex", SYS_futex, {0, FUTEX_WAIT_PRIVATE}},
+    {"futex", SYS_futex, {0, FUTEX_WAKE_PRIVATE}},
+    {"pwrite64", SYS_pwrite64, {}},
+    {"fstat", SYS_fstat, {}},
+    {"clock_nanosleep", SYS_clock_nanosleep, {}},
+    {"getpid", SYS_getpid, {}},
+    {"write", SYS_write, {2}},
+};
+// The same with a policy that sets clocks.
+constexpr OwnCall kClockCalls[] = {
+    {"socket", SYS_socket, {}},     {"connect", SYS_connect, {}}, {"sendmsg", SYS_sendmsg, {}},
+    {"recvfrom", SYS_recvfrom, {}}, {"ppoll", SYS_ppoll, {}},     {"openat", SYS_openat, {}},
+    {"ioctl", SYS_ioctl, {}},       {"close", SYS_close, {}},
+};
 
 void forked_child() {
   if (Runtime* its = runtime()) its->forked_child();
@@ -34,6 +59,8 @@ Runtime* open_runtime() {
   its = new (g_storage) Runtime();
   g_cuda = find_cuda();
   call_in_forked_child(forked_child);
+  g_process = getpid();
+  its->refuse(g_refusal);
   g_runtime.store(its, std::memory_order_release);
   return its;
 }
@@ -59,3 +86,18 @@ int call_behind(void*, void* stream, void (*callback)(void*), void* data) {
 }
 
 }  // namespace powerccl::nccl
+
+void powerccl::filters::filter_comes(const SeccompFilter& filter) {
+  using namespace powerccl::nccl;
+  Runtime* its = runtime();
+  Refusal refusal{filter.refuses(kCalls), true};
+  if (!refusal && (its == nullptr || its->changes_clocks())) refusal.call = filter.refuses(kClockCalls);
+  if (!refusal && its == nullptr) refusal.call = filter.refuses(kBeginningCalls);
+  if (!refusal) return;
+  if (its == nullptr) {
+    g_refusal = {refusal.call, filter.allows_saying()};
+  } else if (getpid() == g_process) {  // else a child after vfork(), whose filter is not its parent's
+    live().stop();
+    its->withdraw(refusal);
+  }
+}

@@ -33,9 +33,8 @@ bool Live::open() {
     return false;
   }
   words_ = static_cast<uint32_t*>(memory);
-  pthread_t thread;
-  const bool started = start_thread(&thread, "powerccl-live", watch, this) == 0;
-  if (started) pthread_detach(thread);
+  const bool started = start_thread(&thread_, "powerccl-live", watch, this) == 0;
+  runs_.store(started, std::memory_order_release);
   usable_.store(started, std::memory_order_release);
   return started;
 }
@@ -80,6 +79,19 @@ void Live::end(uint32_t slot, void* stream, const CallOfStream& call) {
   futex_wake_all(&work_);
 }
 
+void Live::stop() {
+  {
+    SpinGuard guard(lock_);
+    opened_ = true;
+    usable_.store(false, std::memory_order_release);
+  }
+  stopping_.store(true, std::memory_order_release);
+  if (!runs_.exchange(false, std::memory_order_acq_rel)) return;
+  work_.fetch_add(1, std::memory_order_release);
+  futex_wake_all(&work_);
+  pthread_join(thread_, nullptr);
+}
+
 void Live::finish(const Communicator* communicator) {
   SpinGuard guard(lock_);
   for (Slot& slot : slots_) {
@@ -117,7 +129,7 @@ bool Live::look() {
 
 void* Live::watch(void* self) {
   Live* its = static_cast<Live*>(self);
-  for (;;) {
+  while (!its->stopping_.load(std::memory_order_acquire)) {
     const uint32_t work = its->work_.load(std::memory_order_acquire);
     if (its->look()) {
       sleep_ns(kLookEveryNs);
@@ -125,6 +137,7 @@ void* Live::watch(void* self) {
       futex_wait(&its->work_, work, kRestNs);
     }
   }
+  return nullptr;
 }
 
 }  // namespace powerccl::nccl

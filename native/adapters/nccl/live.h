@@ -16,6 +16,8 @@ class Live {
   uint32_t begin(void* stream);
   // And here, behind the kernel of `call`; call 0: there is none.
   void end(uint32_t slot, void* stream, const CallOfStream& call);
+  // Ends the thread, for good.
+  void stop();
   // The communicator goes: nothing more is told of it.
   void finish(const Communicator* communicator);
 
@@ -40,6 +42,8 @@ class Live {
   uint32_t serial_ = 0, last_ = 0;
   Slot slots_[kSlots];
   std::atomic<uint32_t> work_{0};
+  std::atomic<bool> runs_{false}, stopping_{false};
+  pthread_t thread_ = {};
 };
 
 // There is one.

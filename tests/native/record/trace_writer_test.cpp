@@ -9,6 +9,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <filesystem>
+#include <iterator>
 #include <memory>
 #include <thread>
 
@@ -17,6 +19,8 @@
 
 namespace powerccl::test {
 namespace {
+
+namespace fs = std::filesystem;
 
 constexpr uint64_t kMiB = 1u << 20;
 
@@ -33,6 +37,10 @@ powerccl_trace_header header() {
   made.rank = 3;
   copy_text(made.policy, sizeof(made.policy), "observe");
   return made;
+}
+
+long threads() {
+  return std::distance(fs::directory_iterator("/proc/self/task"), fs::directory_iterator());
 }
 
 TEST(TraceWriter, WhatIsAppendedIsRead) {
@@ -180,6 +188,24 @@ TEST(TraceWriter, DiskThatIsFullFromTheStartIsAnErrorOfOpen) {
   waitpid(child, &status, 0);
   EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0);
   EXPECT_FALSE(std::filesystem::exists(folder / "a.trace"));
+}
+
+TEST(TraceWriter, EndsWhileTheProcessGoesOn) {
+  Folder folder;
+  TraceWriter writer;
+  ASSERT_EQ(writer.open((folder / "a.trace").c_str(), header(), kMiB), 0);
+  EXPECT_TRUE(writer.append(callback(1)));
+  const long with_ours = threads();
+  writer.end("a filter comes");
+  // The kernel may still list a thread that has been joined.
+  for (int i = 0; i < 1000 && threads() == with_ours; ++i) usleep(10000);
+  EXPECT_LT(threads(), with_ours);
+  EXPECT_FALSE(writer.append(callback(2)));
+  EXPECT_FALSE(writer.flush());
+  writer.end("and again");
+  const TraceFile file = read_trace(folder / "a.trace");
+  ASSERT_EQ(file.records.size(), 2u);
+  EXPECT_EQ(file.notes(), "a filter comes\n");
 }
 
 TEST(TraceWriter, ThreadsAppendWithoutHoles) {
