@@ -34,8 +34,8 @@ class Server final : public Outside {
   Engine& engine() { return *engine_; }
   // How well this machine kept up with the platform so far.
   Lateness lateness() const;
-  // Until a kStop request, the end of stdin (the launcher's death), or SIGTERM, SIGINT and SIGHUP where the launcher has
-  // not blocked them (abi/helper.h). Returns the exit code.
+  // Until a kStop request, the end of stdin (the launcher's death), or SIGTERM, SIGINT and SIGHUP where the launcher
+  // has not blocked them (abi/helper.h). Returns the exit code.
   int run();
 
   void reply(ClientId client, uint64_t request, int32_t error, std::span<const std::byte> body) override;

@@ -157,6 +157,22 @@ TEST_F(AgentTest, SigtermEndsSamplingAndKeepsGuarding) {
   }
 }
 
+// `powerccl run` starts it so: what is sent to every process of a job is meant for the job.
+TEST_F(AgentTest, OutlivesSignalsThatWereBlockedWhenItStarted) {
+  sigset_t all, before;
+  sigfillset(&all);
+  pthread_sigmask(SIG_SETMASK, &all, &before);
+  AgentProcess agent(folder.path(), {{"--interval-ms", "5"}, {}, 0});
+  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  ASSERT_TRUE(agent.wait_ready());
+  for (int number = 1; number <= SIGRTMAX; ++number)
+    if (sigismember(&all, number) == 1 && number != SIGKILL && number != SIGSTOP) agent.signal(number);
+  const size_t rows = lines_of(power_file()).size();
+  ASSERT_TRUE(eventually([&] { return lines_of(power_file()).size() > rows; })) << "it samples on";
+  agent.close_input();
+  EXPECT_EQ(agent.wait_exit(), 0);
+}
+
 // The launcher's whole process group is killed, as a terminal or a batch system does it; a rank in another group lives.
 TEST_F(AgentTest, OutlivesItsKilledLauncher) {
   int ends[2];
