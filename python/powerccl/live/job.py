@@ -58,12 +58,11 @@ class Watcher:
         return self._findings(now_ns, host)
 
     def _take(self, found: Look) -> None:
+        for log, _ in [*found.power, *found.cpu]:
+            log.about["host"] = self._names.host(log.host, log.boot_id)
         for trace, _ in [*found.traces, *found.mpi]:
             if (about := trace.about) is not None:
                 about.host = self._names.host(about.host, about.boot_id)
-                about.gpu_name = about.gpu_name or self._names.gpu(about.gpu, about.host, about.boot_id)
-        for log, _ in [*found.power, *found.cpu]:
-            log.about["host"] = self._names.host(log.host, log.boot_id)
         for trace, rows in found.traces:
             if trace.about is not None:
                 self._about[trace.path] = trace
@@ -78,12 +77,15 @@ class Watcher:
             self._logs[log.host] = log
             mine: dict[tuple[str, str], list[dict[str, str]]] = {}
             for row in samples:
-                gpu_name = self._names.gpu(row.get("uuid", ""), log.host, log.boot_id)
+                gpu_name = self._names.sampled(log, whole(row, "gpu"), row.get("uuid", ""))
                 mine.setdefault((log.host, gpu_name), []).append(row)
             for key, new in mine.items():
                 if key in self._gpus or len(self._gpus) < MOST_GPUS:
                     gpu = self._gpus.get(key) or GpuState(log.about, whole(new[0], "gpu"))
                     self._gpus.setdefault(key, gpu).take(new)
+        for trace, _ in found.traces:
+            if trace.about is not None:
+                trace.about.gpu_name = self._names.used(trace.about)
         for log, samples in found.cpu:
             for row in samples:
                 self._take_cpu(log, row)
@@ -126,9 +128,11 @@ class Watcher:
             job.elapsed_s = ((info.end_ns or now_ns) - info.start_ns) / 1e9
         kinds: Kinds = {}
         restarted = self._restarted()
-        present = {path: rank for path, rank in self._ranks.items() if path not in restarted}
-        lives = [life_of_header(self._header(path), rank.newest_ns) for path, rank in present.items()]
-        for (path, rank), (_, _, name) in zip(present.items(), number_ranks(lives, of_processes=False), strict=True):
+        lives = [life_of_header(self._header(path), rank.newest_ns) for path, rank in self._ranks.items()]
+        names = number_ranks(lives, of_processes=True)
+        for (path, rank), (_, _, name) in zip(self._ranks.items(), names, strict=True):
+            if path in restarted:
+                continue
             found = self._rank(self._about[path], rank, nows.get(self._header(path).host, now_ns), kinds)
             found.name = name
             job.ranks.append(found)

@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from powerccl.quantities import plural
 from powerccl.traces import records
@@ -34,6 +34,20 @@ class Life(NamedTuple):
     begin_ns: int
     end_ns: int
     communicators: frozenset[int] = frozenset()  # ids that no other job has
+
+
+class Samples(Protocol):
+    """A file of samples, as far as it names a host and its GPUs."""
+
+    about: dict[str, str]
+
+    @property
+    def host(self) -> str:
+        """The host's name."""
+
+    @property
+    def boot_id(self) -> str:
+        """The host's boot; empty: it does not say."""
 
 
 @dataclass
@@ -157,7 +171,7 @@ def ranks_of(traces: Iterable[RankTrace]) -> tuple[int, int]:
 
 
 def number_ranks(lives: Sequence[Life], of_processes: bool) -> list[tuple[int, int, str]]:
-    """Of each process: its rank's number in the run, its job, and how to print the rank where its number repeats.
+    """Of each process: its rank's number in the run, its job, and the rank's name, where the number does not tell.
 
     Jobs whose numbers no job before them has keep them, and the others' are counted on. `of_processes`: a rank that was
     started again has one number, whatever processes it had; else each of them has a number of its own.
@@ -186,7 +200,7 @@ def number_ranks(lives: Sequence[Life], of_processes: bool) -> list[tuple[int, i
     turns: Counter[tuple[int, str]] = Counter()
     names: dict[int, str] = {}
     for number, life in sorted(numbers.items()):
-        if same[life.number] < 2:
+        if same[life.number] < 2 and number == life.number:
             continue
         names[number] = f"{life.number} on {life.host}"
         if on_host[life.number, life.host] > 1:
@@ -212,6 +226,7 @@ class Names:
     def __init__(self) -> None:
         self._boots: dict[str, list[str]] = {}
         self._machines: dict[str, list[str]] = {}
+        self._at_address: dict[tuple[str, str], str] = {}
 
     def host(self, host: str, boot_id: str) -> str:
         """A host's name; `boot_id`: of its running kernel, empty: not known."""
@@ -220,10 +235,26 @@ class Names:
             known.append(boot_id)
         return _apart(host, known.index(boot_id) if boot_id else 0)
 
-    def gpu(self, gpu: str, host: str, boot_id: str) -> str:
-        """A GPU's name, of one on that host, named as `host` did."""
+    def sampled(self, log: Samples, index: int, uuid: str) -> str:
+        """The name of a GPU that was sampled on a host, which `host` has named; its UUID may be empty."""
+        address, machine = log.about.get(f"gpu{index}_pci", "").lower(), self._machine(log.host, log.boot_id)
+        name = self._gpu(uuid or address or f"GPU {index}", machine)
+        self._at_address.setdefault((machine, address), name)
+        return name
+
+    def used(self, rank: TraceHeader) -> str:
+        """The name of a rank's GPU: that of the samples at its address, where the rank does not know its UUID."""
+        machine = self._machine(rank.host, rank.boot_id)
+        sampled = self._at_address.get((machine, rank.gpu_pci.lower())) if rank.gpu_pci else None
+        if sampled and not rank.gpu_uuid:
+            return sampled
+        return self._gpu(rank.gpu_uuid or rank.gpu_pci or f"rank {rank.rank}", machine)
+
+    def _machine(self, host: str, boot_id: str) -> str:
         boots = self._boots.get(host)
-        machine = boot_id or (boots[0] if boots else host)
+        return boot_id or (boots[0] if boots else host)
+
+    def _gpu(self, gpu: str, machine: str) -> str:
         known = self._machines.setdefault(gpu, [])
         if machine not in known:
             known.append(machine)
@@ -244,17 +275,10 @@ def tell_hosts_apart(traces: Sequence[RankTrace], logs: Sequence[CpuLog | PowerL
 
 def tell_gpus_apart(traces: Sequence[RankTrace], logs: Sequence[PowerLog], names: Names) -> None:
     """Name GPUs alike in traces and samples, and GPUs of two machines that have one UUID by two names."""
-    at_address: dict[tuple[str, str], str] = {}
     for log in logs:
-        renamed: dict[tuple[int, str], str] = {}
-        for index, uuid in log.gpus:
-            address = log.about.get(f"gpu{index}_pci", "").lower()
-            name = names.gpu(uuid or address or f"GPU {index}", log.host, log.boot_id)
-            renamed[index, uuid] = at_address.setdefault((log.host, address or name), name)
-        _rename(log, renamed)
+        _rename(log, {(index, uuid): names.sampled(log, index, uuid) for index, uuid in log.gpus})
     for trace in traces:
-        sampled = None if trace.gpu_uuid else at_address.get((trace.host, trace.gpu_pci.lower()))
-        trace.gpu_name = sampled or names.gpu(trace.gpu, trace.host, trace.boot_id)
+        trace.gpu_name = names.used(trace)
 
 
 def _rename(log: PowerLog, names: dict[tuple[int, str], str]) -> None:
