@@ -121,7 +121,7 @@ def test_a_job_that_finds_no_place_takes_ours(
         raise BecameError
 
     monkeypatch.setenv("POWERCCL_NATIVE", str(native.root))
-    monkeypatch.setattr(child, "last", child.Child())  # another test's
+    monkeypatch.setattr(child, "last", child.Child())  # an earlier test's may have started
     monkeypatch.setattr(record_module, "become", become)
     monkeypatch.setattr(*((node_agent, "Service") if helper else (record_module, "run_child")), refuse)
     with pytest.raises(BecameError):

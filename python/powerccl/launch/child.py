@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ContextDecorator, contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import Any, NoReturn
@@ -237,13 +238,8 @@ def _spawn(
     output: Path | None,
 ) -> None:
     actions = _redirect(output) if output else []
-
-    def start(file: str, arguments: list[str], passed: dict[str, str]) -> None:
-        child.pid = os.posix_spawnp(
-            file, arguments, passed, setsigmask=mask, setsigdef=PYTHON_IGNORES, file_actions=actions
-        )
-
-    _execute(command, environment, start)
+    start = partial(os.posix_spawnp, setsigmask=mask, setsigdef=PYTHON_IGNORES, file_actions=actions)
+    child.pid = _execute(command, environment, start)
 
 
 def become(command: list[str], environment: Mapping[str, str]) -> NoReturn:
@@ -255,13 +251,13 @@ def become(command: list[str], environment: Mapping[str, str]) -> NoReturn:
     for number in PYTHON_IGNORES:
         signal.signal(number, signal.SIG_DFL)
     _execute(command, environment, os.execvpe)
-    raise AssertionError("unreachable")
+    raise AssertionError("unreachable")  # for mypy
 
 
 def _execute(
-    command: list[str], environment: Mapping[str, str], start: Callable[[str, list[str], dict[str, str]], object]
-) -> None:
-    """Start the command as execvp(3) does, by the PATH of that environment."""
+    command: list[str], environment: Mapping[str, str], start: Callable[[str, list[str], dict[str, str]], int]
+) -> int:
+    """Start the command as execvp(3) does, by the PATH of that environment; what `start` gives."""
     # Environments may hold a variable without a name, which Python passes to nobody.
     passed = {name: value for name, value in environment.items() if name}
     program = shutil.which(command[0], path=environment.get("PATH")) or command[0]
@@ -270,13 +266,13 @@ def _execute(
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
         for file, arguments in ((program, command), (_SHELL, [_SHELL, program, *command[1:]])):
             try:
-                start(file, arguments, passed)
-                return
+                return start(file, arguments, passed)
             except OSError as error:  # noqa: PERF203 - twice at most
                 if error.errno != errno.ENOEXEC or file == _SHELL:
                     raise
     except OSError as error:
         raise ChildNotStartedError(command[0], _cause(command[0], error)) from error
+    raise AssertionError("unreachable")  # for mypy
 
 
 def _redirect(output: Path) -> list[tuple[int, int, str, int, int] | tuple[int, int, int]]:
