@@ -16,7 +16,7 @@ from powerccl.analysis.summary import summarise
 from powerccl.launch.kept import Kept
 from powerccl.launch.services import Service
 from powerccl.traces.folder import read_run
-from powerccl.traces.helpers import AGENT, STARTED_AGAIN, HelperLog, read_helper_events
+from powerccl.traces.helpers import AGENT, EMULATOR, STARTED_AGAIN, HelperLog, read_helper_events
 
 
 class Sleeper(Kept):
@@ -154,6 +154,14 @@ def test_an_agent_that_never_sampled_is_the_cause(tmp_path: Path) -> None:
     note(folder, (AGENT, "was not started: no lock", 1))
     reason = summarise(read_run(folder)).energy.reason
     assert reason == "no power samples of the job's GPUs: powerccl-agent was not started: no lock"
+
+
+def test_an_emulated_server_that_is_gone_is_the_cause(tmp_path: Path) -> None:
+    folder = training_run(tmp_path / "run")
+    without_samples(folder, 700, 10_000)
+    note(folder, (EMULATOR, "was killed by signal 9", 720))
+    missing = summarise(read_run(folder)).energy.missing
+    assert all(text.endswith(": the emulated GPU server was killed by signal 9 at 720 ms") for text in missing)
 
 
 def test_many_ends_are_counted(tmp_path: Path) -> None:

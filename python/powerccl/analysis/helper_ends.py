@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING
 from powerccl.analysis import intervals as iv
 from powerccl.quantities import plural, seconds
 from powerccl.traces.folder import RunData
-from powerccl.traces.helpers import AGENT, STARTED_AGAIN, HelperEvent
+from powerccl.traces.helpers import AGENT, EMULATOR, STARTED_AGAIN, HelperEvent
 
 if TYPE_CHECKING:
     from powerccl.traces.cpu import CpuLog
     from powerccl.traces.power import PowerLog
 
+SAMPLERS = (AGENT, EMULATOR)  # without which there are no samples
 SAID = 3  # of one helper's ends; a helper that is killed again and again says little new
 
 
@@ -35,16 +36,16 @@ def helper_notes(run: RunData) -> list[str]:
 
 
 def why_unsampled(run: RunData, host: str, lost: iv.Intervals | None = None) -> str:
-    """Why a host's samples are missing, as far as its agent's end tells: `: powerccl-agent …`; else empty.
+    """Why a host's samples are missing, as far as a helper's end tells: `: powerccl-agent …`; else empty.
 
     `lost`: when they are; None: to the end.
     """
-    events = [event for event in run.helpers if event.helper == AGENT and event.host == _own_name(host)]
+    events = [event for event in run.helpers if event.helper in SAMPLERS and event.host == _own_name(host)]
     if lost is None:
-        causes = [event for event in events[-1:] if event.what != STARTED_AGAIN]
+        events = events[-1:]
     else:
-        causes = [event for event in events if ((lost[:, 0] <= event.time_ns) & (event.time_ns <= lost[:, 1])).any()]
-        causes = [event for event in causes if event.what != STARTED_AGAIN]
+        events = [event for event in events if ((lost[:, 0] <= event.time_ns) & (event.time_ns <= lost[:, 1])).any()]
+    causes = [event for event in events if event.what != STARTED_AGAIN]
     return f": {_when(run, causes[-1])}" if causes else ""
 
 
@@ -62,7 +63,7 @@ def _cost(run: RunData, event: HelperEvent) -> str:
     """What was lost with it."""
     later = [each for each in run.helpers if each.host == event.host and each.helper == event.helper]
     again = any(each.what == STARTED_AGAIN and each.time_ns >= event.time_ns for each in later)
-    if event.helper != AGENT:
+    if event.helper != AGENT or (run.info and not run.info.interval_ms):  # 0: without samples
         return "; it was started again" if again else ""
     logs: list[PowerLog | CpuLog] = [*run.power, *run.cpu]
     for time in (log.samples["time_ns"] for log in logs if _own_name(log.host) == event.host):

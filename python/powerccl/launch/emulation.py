@@ -19,7 +19,7 @@ from powerccl.launch.kept import Kept
 from powerccl.launch.launchers import boot_id, plain
 from powerccl.launch.native import NativeFiles, find_native
 from powerccl.launch.services import ENDING_S, Service, start_emulator, wait_for_socket
-from powerccl.traces.helpers import HelperLog
+from powerccl.traces.helpers import EMULATOR, HelperLog
 from powerccl.traces.lateness import lateness_problem
 
 _T = TypeVar("_T")
@@ -65,7 +65,7 @@ class Emulation(Kept):
     One that ends before is not started again: the state of its GPUs is lost, and so is the job.
     """
 
-    name = "the emulated GPU server"
+    name = EMULATOR
 
     def __init__(self, native: NativeFiles, platform: Path, folder: Path | None, serve: bool = True) -> None:
         super().__init__(HelperLog(folder, machine.node()))

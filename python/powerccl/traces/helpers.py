@@ -17,6 +17,7 @@ from powerccl.host_clock import monotonic_ns
 
 PREFIX, SUFFIX = "helpers-", ".jsonl"
 AGENT = "powerccl-agent"
+EMULATOR = "the emulated GPU server"
 STARTED_AGAIN = "was started again"
 LATEST_NS = 1 << 62
 MOST_EVENTS = 1000  # of a file: a helper that ends again and again is started at most once a minute
