@@ -160,7 +160,8 @@ TEST(Gpu, GpusOfAPlatformHaveTheirOwnNames) {
 
 TEST(Gpu, GpusOfAHostHaveTheSameNamesInEveryRunAndOthersThanAnotherHosts) {
   const Platform platform = platform_or_fail("t4x8");
-  auto one = std::make_unique<BoardPage>(), again = std::make_unique<BoardPage>(), other = std::make_unique<BoardPage>();
+  auto one = std::make_unique<BoardPage>(), again = std::make_unique<BoardPage>(),
+       other = std::make_unique<BoardPage>();
   fill_board(platform, "node1", 0, *one);
   fill_board(platform, "node1", 7, *again);
   fill_board(platform, "node2", 0, *other);
