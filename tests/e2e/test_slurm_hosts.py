@@ -14,14 +14,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from bench.harm.hosts import RUNS, faults, real
+from bench.harm.hosts import faults
 from bench.harm.layouts import Expected
 from bench.hosts import Node, hosts
 from harness import FOREIGN, eventually
 
 from powerccl.launch.native import NativeFiles
 
-PROGRAMS = ("munged", "slurmctld", "slurmd", "srun", "sbatch", "sinfo", "ip", "unshare", "setpriv")
+PROGRAMS = ("munged", "slurmctld", "slurmd", "srun", "sbatch", "sinfo", "squeue", "ip", "unshare", "setpriv")
 PATH = f"{os.environ['PATH']}:/usr/sbin:/sbin"
 NAMES = ("node1", "node2")
 # Each host has a /dev/shm of its own.
@@ -42,6 +42,7 @@ JobAcctGatherType=jobacct_gather/none
 SelectType=select/cons_tres
 SelectTypeParameters=CR_CPU
 SlurmdParameters=config_overrides
+SchedulerParameters=bf_interval=1,sched_min_interval=100000
 MpiDefault=none
 NodeName=node1 NodeAddr={addresses[0]} CPUs=4
 NodeName=node2 NodeAddr={addresses[1]} CPUs=4
@@ -135,8 +136,10 @@ def test_a_heterogeneous_job(cluster: Cluster, tmp_path: Path) -> None:
 def test_an_array(cluster: Cluster, tmp_path: Path) -> None:
     script = cluster.folder / "array.sh"
     script.write_text(f"#!/bin/sh\nexec srun -n1 {' '.join(cluster.job('array', 2))}\n")
-    done = cluster.run("sbatch", "--wait", "--array=0-1", "-N1", "-n1", "-c3", str(script))
+    options = [f"--chdir={cluster.folder}", "--output=array-%a.out", "--array=0-1"]
+    done = cluster.run("sbatch", *options, "-N1", "-n1", "-c3", str(script))
     assert done.returncode == 0, done.stderr + cluster.logs()
+    assert eventually(lambda: cluster.run("squeue", "-h").stdout == ""), cluster.logs()
     made = folders(cluster, "array")
     assert len(made) == 2
     known = []
@@ -145,7 +148,3 @@ def test_an_array(cluster: Cluster, tmp_path: Path) -> None:
         known.append(power.stem.removeprefix("power-"))
         assert faults(folder, tmp_path / str(number), Expected(2, {known[-1]: 2}, watts=0)) == []
     assert sorted(known) == ["node1", "node2"]
-
-
-def test_a_host_without_gpu(native: NativeFiles, cluster: Cluster, tmp_path: Path) -> None:
-    assert real(native, RUNS["real: a host without GPU"], tmp_path / "run") == []
