@@ -64,10 +64,17 @@ def _python() -> Iterator[Check]:
     else:
         yield Check("libc", "ok", f"glibc {version}")
     absent = [name for name in PYTHON_PACKAGES if util.find_spec(name) is None]
-    versions = [f"{name} {metadata.version(name)}" for name in PYTHON_PACKAGES if name not in absent]
+    versions = [f"{name} {_version(name)}" for name in PYTHON_PACKAGES if name not in absent]
     found = f"Python {machine.python_version()}, {', '.join(versions)}"
     advice = f"{sys.executable} -m pip install {' '.join(absent)}" if absent else ""
     yield Check("python packages", "broken" if absent else "ok", found, advice)
+
+
+def _version(package: str) -> str:
+    try:
+        return metadata.version(package)
+    except (OSError, metadata.PackageNotFoundError):  # a folder of Python's path may not be read by this user
+        return "(version not known)"
 
 
 def _native(native: NativeFiles) -> Iterator[Check]:

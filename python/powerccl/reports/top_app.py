@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import io
+import os
 from collections import deque
 from collections.abc import Callable
 from typing import ClassVar
@@ -129,4 +130,6 @@ def _laid_out(page: RenderableType, width: int) -> Text:
 
 def run_top(look: Callable[[], NodeView], interval_s: float) -> None:
     """Show until the user quits. Textual itself follows NO_COLOR."""
+    for name in ("COLUMNS", "LINES"):  # the terminal knows its size better, also after it has changed
+        os.environ.pop(name, None)
     Top(look, interval_s).run(mouse=False)
