@@ -47,6 +47,7 @@ inline int64_t read_time_shift_ns(const char* clock) {
 
 // The same of CLOCK_MONOTONIC, read once.
 inline int64_t time_shift_ns() {
+  // NOLINTNEXTLINE(bugprone-dynamic-static-initializers): the same in every file
   static const int64_t shift_ns = read_time_shift_ns("monotonic");
   return shift_ns;
 }

@@ -18,8 +18,9 @@ def shift_ns(clock: str = "monotonic") -> int:
     try:
         if Path("/proc/self/ns/time").readlink() != Path("/proc/self/ns/time_for_children").readlink():
             return 0  # the file is about the other one
-        lines = Path("/proc/self/timens_offsets").read_text("ascii").splitlines()
-        fields = next(line.split() for line in lines if line.startswith(clock))
+        # Bytes: a helper with another user's rights may not be able to load a codec.
+        lines = Path("/proc/self/timens_offsets").read_bytes().splitlines()
+        fields = next(line.split() for line in lines if line.startswith(clock.encode()))
         return int(fields[1]) * 10**9 + int(fields[2])
     except (OSError, StopIteration, ValueError, IndexError):
         return 0  # before Linux 5.6, or no /proc
