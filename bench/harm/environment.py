@@ -116,8 +116,9 @@ class Bench:
     def judge_verb(self, name: str, said: Said) -> None:
         """It says something, or why not; a fault of ours is no reason."""
         self.verbs += 1
-        text = said.out + said.err
-        if said.died or len(text.split()) < 4 or (said.code != 0 and "error:" not in text):
+        text = (said.out + said.err).replace("\0", "")  # of UTF-16
+        why = "error:" in text or "Does not work" in text
+        if said.died or len(text.split()) < 4 or (said.code != 0 and not why):
             self.silent.append(f"{name}: code {said.code}: {text[-300:]!r}")
 
 

@@ -63,11 +63,18 @@ def _python() -> Iterator[Check]:
         yield Check("libc", "missing", f"glibc {version}", "use a system with glibc 2.17 or newer")
     else:
         yield Check("libc", "ok", f"glibc {version}")
-    absent = [name for name in PYTHON_PACKAGES if util.find_spec(name) is None]
+    absent = [name for name in PYTHON_PACKAGES if not _is_there(name)]
     versions = [f"{name} {_version(name)}" for name in PYTHON_PACKAGES if name not in absent]
     found = f"Python {machine.python_version()}, {', '.join(versions)}"
     advice = f"{sys.executable} -m pip install {' '.join(absent)}" if absent else ""
     yield Check("python packages", "broken" if absent else "ok", found, advice)
+
+
+def _is_there(package: str) -> bool:
+    try:
+        return util.find_spec(package) is not None
+    except OSError:  # what cannot be read on the way to it says nothing of the package
+        return package in sys.modules
 
 
 def _version(package: str) -> str:
