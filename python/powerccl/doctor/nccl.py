@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import subprocess
@@ -114,7 +115,10 @@ def check_shared_memory(folder: Path, gpus: int) -> Check:
 def _libraries() -> list[str]:
     """libnccl.so.2 as this Python's packages carry it, and as the loader finds it."""
     folders = [Path(entry) for entry in sys.path if entry]
-    packaged = [str(path) for folder in folders for path in folder.glob("nvidia/nccl*/lib/libnccl.so.2")]
+    packaged: list[str] = []
+    for folder in folders:
+        with contextlib.suppress(OSError):  # a folder that this user may not read
+            packaged += map(str, folder.glob("nvidia/nccl*/lib/libnccl.so.2"))
     return list(dict.fromkeys([*packaged, "libnccl.so.2"]))
 
 
