@@ -106,6 +106,18 @@ def test_a_rank_is_killed_in_published_mode(mpi: Mpi) -> None:
     same_end(mpi, "killed", "published")
 
 
+def test_a_call_that_is_refused_on_one_rank(mpi: Mpi) -> None:
+    """It returns at once, though the others never make it, or make it once when the rank makes it again."""
+    # A function's place in errors.c, a fault's number. bench/harm/mpi_errors.py has them all.
+    cases = [(0, 10), (1, 1), (3, 6), (5, 3), (6, 9), (8, 2), (10, 1), (17, 1)]
+    program = str(mpi.program("errors.c"))
+    for how in ("alone", "again"):
+        done = same(
+            mpi, [program, "1", how, *(str(14 * function + fault) for function, fault in cases)], 2, "published"
+        )
+        assert (done.returncode, len(result(done)[1])) == (0, 2 + len(cases))
+
+
 def test_children_leave_the_trace_alone(mpi: Mpi, tmp_path: Path) -> None:
     done = same(mpi, [str(mpi.program("unusual.c")), "children"], 2, "auto", tmp_path)
     assert done.returncode == 0

@@ -10,21 +10,6 @@ int64_t count_at(const Word* arguments, int place, bool large) {
   return large ? static_cast<int64_t>(arguments[place]) : static_cast<int32_t>(arguments[place]);
 }
 
-uint64_t size_of_type(ThreadState* thread, Word word) {
-  const Word handle = g_adapter.library.handle(word);
-  const uint32_t generation = g_adapter.type_generation.load(std::memory_order_acquire);
-  auto& cached =
-      thread->types[((static_cast<uint64_t>(handle) >> 4) ^ static_cast<uint64_t>(handle)) % ThreadState::kCached];
-  if (cached.handle != handle || cached.generation != generation) {
-    int bytes = 0;
-    if (g_adapter.library.type_size(word, &bytes) != 0 || bytes < 0) bytes = 0;
-    cached.handle = handle;
-    cached.generation = generation;
-    cached.bytes = static_cast<uint32_t>(bytes);
-  }
-  return cached.bytes;
-}
-
 uint64_t sum_of(Word array, int entries, bool large) {
   int64_t sum = 0;
   for (int i = 0; i < entries; ++i) {
@@ -76,6 +61,21 @@ void record_long(ThreadState* thread, Function function, const CommunicatorKnown
 }
 
 }  // namespace
+
+uint64_t size_of_type(ThreadState* thread, Word word) {
+  const Word handle = g_adapter.library.handle(word);
+  const uint32_t generation = g_adapter.type_generation.load(std::memory_order_acquire);
+  auto& cached =
+      thread->types[((static_cast<uint64_t>(handle) >> 4) ^ static_cast<uint64_t>(handle)) % ThreadState::kCached];
+  if (cached.handle != handle || cached.generation != generation) {
+    int bytes = 0;
+    if (g_adapter.library.type_size(word, &bytes) != 0 || bytes < 0) bytes = 0;
+    cached.handle = handle;
+    cached.generation = generation;
+    cached.bytes = static_cast<uint32_t>(bytes);
+  }
+  return cached.bytes;
+}
 
 CommunicatorKnown communicator_of(ThreadState* thread, Word word) {
   const Word handle = g_adapter.library.handle(word);

@@ -204,6 +204,7 @@ void agree() {
   const MpiEnvironment& settings = g_adapter.settings;
   if (settings.mode != MpiMode::kPublished || settings.collectives == MpiCollectives::kNone) return;
   g_adapter.published_collectives = settings.collectives == MpiCollectives::kAll || all_members_here(g_adapter.library);
+  if (g_adapter.published_collectives) open_trials();
   int rank = 0;
   g_adapter.library.comm_rank(g_adapter.library.comm_world, &rank);
   if (!g_adapter.published_collectives && rank == 0) {
@@ -255,6 +256,7 @@ void forget_functions() {
   forget_next();
   forget_hooks();
   forget_requests();
+  forget_trials();
 }
 
 ThreadState* adopt_thread() {
@@ -303,7 +305,10 @@ void record_sums() {
 
 void before_finalize(bool world) {
   if (!g_adapter.armed.load(std::memory_order_acquire)) return;
-  if (world) g_adapter.library.world_is_up.store(false, std::memory_order_release);
+  if (world) {
+    close_trials();
+    g_adapter.library.world_is_up.store(false, std::memory_order_release);
+  }
   record_sums();
   g_adapter.trace.flush();
 }

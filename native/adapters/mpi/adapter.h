@@ -137,10 +137,11 @@ inline ThreadState* this_thread() {
   return __builtin_expect(thread != nullptr, 1) ? thread : adopt_thread();
 }
 
-// entry.cpp, hooks.cpp and published.cpp: each one's part of forget_functions().
+// entry.cpp, hooks.cpp, published.cpp and arguments.cpp: each one's part of forget_functions().
 void forget_next();
 void forget_hooks();
 void forget_requests();
+void forget_trials();
 
 // accounting.cpp
 // The call has returned: adds it to the thread's sums. `large`: counts are MPI_Count.
@@ -148,6 +149,7 @@ void account(ThreadState* thread, Function function, bool large, const Word* arg
 // The index of the communicator that is about to be freed; after it, its handle means nothing.
 uint32_t before_free(ThreadState* thread, Function function, const Word* arguments);
 CommunicatorKnown communicator_of(ThreadState* thread, Word handle);
+uint64_t size_of_type(ThreadState* thread, Word type);
 void flush(ThreadState* thread, uint64_t now_ticks);
 
 // refused.cpp: a filter that came before MPI was up refuses calls of ours.
@@ -159,6 +161,13 @@ bool carried_out(ThreadState* thread, Function function, bool large, const Word*
 void register_member();
 // Whether every rank of the world has this library in the same mode: all on this host, their marks seen.
 bool all_members_here(const Library& library);
+
+// arguments.cpp
+// Whether the library refuses this collective for what this rank passes. Between open_trials() and close_trials().
+bool is_refused(ThreadState* thread, Function function, bool large, const Word* arguments,
+                const CommunicatorKnown& communicator);
+void open_trials();
+void close_trials();
 
 }  // namespace powerccl::mpi
 #endif

@@ -136,6 +136,7 @@ bool identify(Library* library) {
     library->in_place = 1;
     library->status_ignore = 0;
     library->proc_null = -3;
+    library->errors_return = 0x143;
   } else if (world != 0) {
     library->open_mpi = true;
     library->comm_world = world;
@@ -144,6 +145,7 @@ bool identify(Library* library) {
     library->in_place = 1;
     library->status_ignore = 0;
     library->proc_null = -2;
+    library->errors_return = object("ompi_mpi_errors_return");
   } else {  // the MPICH ABI: MPICH, Intel MPI, MVAPICH, Cray MPICH
     library->int_handles = true;
     library->comm_null = 0x04000000;
@@ -152,6 +154,7 @@ bool identify(Library* library) {
     library->in_place = -1;
     library->status_ignore = 1;
     library->proc_null = -1;
+    library->errors_return = 0x54000001;
   }
   library->code[0] = code_around(reinterpret_cast<const void*>(library->comm_size));
   library->code[1] = code_around(next_symbol("opal_progress"));

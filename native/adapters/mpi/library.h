@@ -29,7 +29,7 @@ struct Library {
   Hook hook = Hook::kNone;
   bool open_mpi = false;
   Word comm_world = 0, comm_self = 0, comm_null = 0;
-  Word in_place = 0, status_ignore = 0;
+  Word in_place = 0, status_ignore = 0, errors_return = 0;
   int proc_null = -1;
   bool int_handles = false;  // a handle is the low half of its word
   int thread_level = 0;

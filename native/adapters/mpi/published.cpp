@@ -5,7 +5,7 @@
 // A barrier request in front of a collective is right only if every rank of the communicator puts it there. Whether one
 // does depends on nothing but the function, the communicator's size and its being an intra-communicator of ranks of one
 // MPI_COMM_WORLD, which all its ranks see alike, and on one agreement of that world made at initialisation: never on
-// counts, roots, types or times.
+// counts, roots, types or times. A rank whose call the library refuses makes no collective, and no barrier either.
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -39,10 +39,12 @@ struct Named {
 };
 
 Named g_ibarrier{"PMPI_Ibarrier"}, g_test{"PMPI_Test"}, g_testall{"PMPI_Testall"}, g_testany{"PMPI_Testany"},
-    g_testsome{"PMPI_Testsome"}, g_iprobe{"PMPI_Iprobe"}, g_improbe{"PMPI_Improbe"};
+    g_testsome{"PMPI_Testsome"}, g_iprobe{"PMPI_Iprobe"}, g_improbe{"PMPI_Improbe"}, g_start{"PMPI_Start"},
+    g_request_free{"PMPI_Request_free"};
 Named g_irecv[2] = {{"PMPI_Irecv"}, {"PMPI_Irecv_c"}};
 Named g_isend[2] = {{"PMPI_Isend"}, {"PMPI_Isend_c"}};
 Named g_issend[2] = {{"PMPI_Issend"}, {"PMPI_Issend_c"}};
+Named g_send_init[2] = {{"PMPI_Send_init"}, {"PMPI_Send_init_c"}};
 Named g_irsend[2] = {{"PMPI_Irsend"}, {"PMPI_Irsend_c"}};
 
 Word address(void* pointer) {
@@ -72,10 +74,25 @@ bool send(ThreadState* thread, Named& start, const Word* a, Word* result) {
   return true;
 }
 
-bool barrier_first(ThreadState* thread, Word communicator) {
+// If the library refuses one half of it, the other half must not have begun: a receive would take a later message. So
+// the send is prepared first, which has its arguments checked, and begun last.
+int exchange(ThreadState* thread, bool large, const Word* a) {
+  Word incoming = 0, outgoing = 0;
+  int code = g_send_init[large](a[0], a[1], a[2], a[3], a[4], a[10], address(&outgoing));
+  if (code != 0) return code;
+  code = g_irecv[large](a[5], a[6], a[7], a[8], a[9], a[10], address(&incoming));
+  if (code == 0) code = g_start(address(&outgoing));
+  if (code == 0) code = await_request(thread, &incoming, a[11]);
+  if (code == 0) code = await_request(thread, &outgoing, g_adapter.library.status_ignore);
+  g_request_free(address(&outgoing));
+  return code;
+}
+
+bool barrier_first(ThreadState* thread, Function function, bool large, const Word* a) {
   if (!g_adapter.published_collectives) return false;
+  const Word communicator = a[kSignatures[function].comm];
   const CommunicatorKnown known = communicator_of(thread, communicator);
-  if (!known.in_world || known.size < 2) return false;
+  if (!known.in_world || known.size < 2 || is_refused(thread, function, large, a, known)) return false;
   Word request = 0;
   if (g_ibarrier(communicator, address(&request)) == 0) {
     await_request(thread, &request, g_adapter.library.status_ignore);
@@ -105,12 +122,7 @@ bool by_request(ThreadState* thread, Function function, bool large, const Word* 
     case kRsend:
       return send(thread, g_irsend[large], a, result);
     case kSendrecv: {
-      Word incoming = 0, outgoing = 0;
-      int code = g_irecv[large](a[5], a[6], a[7], a[8], a[9], a[10], address(&incoming));
-      if (code == 0) code = g_isend[large](a[0], a[1], a[2], a[3], a[4], a[10], address(&outgoing));
-      if (code == 0) code = await_request(thread, &incoming, a[11]);
-      if (code == 0) code = await_request(thread, &outgoing, g_adapter.library.status_ignore);
-      *result = code;
+      *result = exchange(thread, large, a);
       return true;
     }
     case kProbe:
@@ -137,7 +149,7 @@ bool by_request(ThreadState* thread, Function function, bool large, const Word* 
       return true;
     default:
       if (signature.kind == Kind::COLLECTIVE || signature.kind == Kind::COLLECTIVE_V) {
-        return barrier_first(thread, a[signature.comm]);
+        return barrier_first(thread, function, large, a);
       }
       return false;
   }
@@ -174,8 +186,10 @@ bool is_member(int rank, const char* wanted) {
 }  // namespace
 
 void forget_requests() {
-  for (Named* each : {&g_ibarrier, &g_test, &g_testall, &g_testany, &g_testsome, &g_iprobe, &g_improbe}) each->forget();
-  for (Named* forms : {g_irecv, g_isend, g_issend, g_irsend}) {
+  for (Named* each :
+       {&g_ibarrier, &g_test, &g_testall, &g_testany, &g_testsome, &g_iprobe, &g_improbe, &g_start, &g_request_free})
+    each->forget();
+  for (Named* forms : {g_irecv, g_isend, g_issend, g_irsend, g_send_init}) {
     forms[0].forget();
     forms[1].forget();
   }
