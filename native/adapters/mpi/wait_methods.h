@@ -43,7 +43,7 @@ bool passes_self_test(const WaitTable& table, WaitMethod method);
 struct WaitChoice {
   WaitMethod instruction = WaitMethod::kSpin;  // for short pauses; kSpin: there is none
   bool may_sleep = true;
-  uint64_t overshoot_ticks = 0;  // by how much a sleep of 1 us outlasts it here: median of five
+  uint64_t overshoot_ticks = 0;  // by how much a sleep of 1 us outlasts it here: the least of five
   char text[96] = "";
 };
 WaitChoice choose_wait_method(const WaitTable& table, WaitWish wish);

@@ -117,10 +117,10 @@ void Waiter::idle(const WaitPlan& plan, Moved moved) {
 
 // Whether the poll was much longer than usual.
 bool Waiter::is_sign(const WaitPlan& plan, uint64_t poll_ticks) {
-  Typical& usual = usual_[paused_ ? 1 : 0];
+  Bound& usual = usual_[paused_ ? 1 : 0];
   if (usual.value() == 0) usual.begin(static_cast<uint64_t>(kFirstUsualUs * plan.table.ticks_per_us));
   const bool sign = poll_ticks > kTimesUsual * usual.value() + plan.margin_ticks;
-  usual.add(poll_ticks);
+  usual.add(poll_ticks, 4, 2);  // two thirds of them
   if (paused_ && !sign && doubt_ > 0) --doubt_;
   return sign;
 }
@@ -186,7 +186,8 @@ bool Waiter::pause(const WaitPlan& plan, uint64_t want) {
   plan.table.sleep(plan.table.context,
                    static_cast<uint64_t>(static_cast<double>(length) * 1000.0 / plan.table.ticks_per_us));
   const uint64_t took = plan.table.now(plan.table.context) - before;
-  overshoot_.add(took > length ? took - length : 0);
+  // A quarter of them: what the timer does. Others' turns make the rest later, and would make a poll as late.
+  overshoot_.add(took > length ? took - length : 0, 1, 3);
   return true;
 }
 

@@ -43,21 +43,21 @@ struct WaitPlan {
 
 WaitPlan make_wait_plan(const WaitTable& table, const WaitChoice& choice, double budget_percent, bool sleeps);
 
-// A bound that two thirds of varying values stay under, in constant space.
+// A bound that a fixed share of varying values stay under, in constant space.
 //
-// Each value moves the bound by a share of itself, up by twice as much as down. An outlier, such as another thread's
-// turn, moves it no further than any other value. At half of the shares the bound needs 100 values to follow a change.
-// At double of them a sleep may be late by 5 % of its overshoot.
-class Typical {
+// Each value moves the bound by a share of itself, so an outlier, such as another thread's turn, moves it no further
+// than any other value. The bound settles where as much goes up as goes down. At half of the shares it needs 100 values
+// to follow a change. At double of them a sleep may be late by a tenth of its overshoot.
+class Bound {
  public:
   uint64_t value() const { return value_; }
   void begin(uint64_t value) { value_ = value; }
-  void add(uint64_t value) {
-    const uint64_t step = value_ / 32 + 1;
+  void add(uint64_t value, uint64_t rise, uint64_t fall) {
+    const uint64_t step = value_ / 64 + 1;
     if (value > value_) {
-      value_ += 2 * step;
-    } else if (value_ > step) {
-      value_ -= step;
+      value_ += rise * step;
+    } else if (value_ > fall * step) {
+      value_ -= fall * step;
     }
   }
 
@@ -114,8 +114,8 @@ class Waiter {
   uint64_t last_ = 0;         // end of the last look; 0: none in this call
   uint64_t wait_ = 0, sleep_ = 0;
   uint64_t last_offer_ = 0;
-  Typical overshoot_;    // of sleeps, as learned
-  Typical usual_[2];     // length of a poll that shows nothing; [1]: of the first after a pause, whose caches are cold
+  Bound overshoot_;      // of sleeps, as learned
+  Bound usual_[2];       // length of a poll that shows nothing; [1]: of the first after a pause, whose caches are cold
   uint32_t doubt_ = 0;   // a score of signs right after pauses
   bool paused_ = false;  // just now
   uint64_t slack_ns_ = 0;
