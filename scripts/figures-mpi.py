@@ -30,7 +30,7 @@ from bench.figures import Figures, figure, show, write  # noqa: E402
 from mpi_libraries import MEASURED, Mpi, libraries  # noqa: E402
 
 from powerccl.launch.mpi import YIELDING, mpi_environment  # noqa: E402
-from powerccl.launch.native import BENCH_MPI, NativeFiles, find_native  # noqa: E402
+from powerccl.launch.native import BENCH_MPI, MPI_ADAPTER, NativeFiles, find_native  # noqa: E402
 
 RUN_LIMIT_S = 120
 QUIET_LOAD = 0.7
@@ -84,6 +84,7 @@ class Bench:
             added, reason = mpi_environment(clean, self.native, "auto" if mode == "with" else mode, None)
             if reason:
                 sys.exit(f"error: {reason}\nhint: make native")
+            added["LD_PRELOAD"] = str(self.native.path(MPI_ADAPTER))
             return clean | added | {"POWERCCL_RUN_FOLDER": tempfile.mkdtemp(dir=self.folder)}
         return clean
 
