@@ -18,8 +18,8 @@ from bench.analysis import scaling_study
 from bench.figures import Figures, about, bare, size_name, write
 
 from powerccl.aliases import figure_policy
-from powerccl.analysis.findings import SUMMARY_FILE
 from powerccl.analysis.scaling import ScalingFindings
+from powerccl.commands.summaries import summary_of
 
 
 def points(path: Path) -> Iterator[dict[str, Any]]:
@@ -49,14 +49,14 @@ def pattern_figures(path: Path) -> Figures:
 def policy_figures(out: Path) -> Figures:
     """policy.<policy>.{iterations, iteration_ms}: what each found; nothing was set."""
     found: Figures = {}
-    for folder in sorted(out.glob(f"runs/*/{SUMMARY_FILE}")):
-        outcome = json.loads(folder.read_text()).get("policy_outcome") or {}
-        if "policy" not in outcome:
+    for folder in sorted(out.glob("runs/*")):
+        outcome = summary_of(folder).policy_outcome
+        if outcome is None:
             continue
-        stem, iterations = f"policy.{figure_policy(outcome['policy'])}", outcome.get("iterations", 0)
-        found[f"{stem}.iterations"] = bare(iterations, "")
-        if iterations and outcome.get("iteration_s") is not None:
-            found[f"{stem}.iteration_ms"] = bare(round(outcome["iteration_s"] * 1e3, 3), "ms", iterations)
+        stem = f"policy.{figure_policy(outcome.policy)}"
+        found[f"{stem}.iterations"] = bare(outcome.iterations, "")
+        if outcome.iterations:
+            found[f"{stem}.iteration_ms"] = bare(round(outcome.iteration_s * 1e3, 3), "ms", outcome.iterations)
     return found
 
 

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable
 
 
@@ -30,6 +29,8 @@ def one_line(error: BaseException) -> str:
 
 def nearest(name: str, known: Iterable[str]) -> str:
     """The beginning of a hint: the known name that was probably meant, if any is close."""
+    import difflib
+
     close = difflib.get_close_matches(name, list(known), 1)
     return f"did you mean '{close[0]}'? " if close else ""
 

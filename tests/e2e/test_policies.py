@@ -12,6 +12,7 @@ import polars as pl
 import pytest
 from harness import Powerccl
 
+from powerccl.commands.summaries import summary_of
 from powerccl.traces import records, tables
 from powerccl.traces.folder import read_run
 
@@ -31,7 +32,7 @@ class Replayed:
         found: dict[str, Any] = json.loads(out.read_text())
         self.joules, self.step_ms = found["summary"]["joules_per_gpu"], found["summary"]["step_ms"]
         self.run = read_run(powerccl.runs[-1])
-        self.outcome = json.loads((powerccl.runs[-1] / "summary.json").read_text()).get("policy_outcome")
+        self.outcome = summary_of(powerccl.runs[-1]).policy_outcome
 
 
 @pytest.mark.slow
@@ -40,7 +41,7 @@ def test_auto_finds_one_clock(powerccl: Powerccl, name: str, warmup: int) -> Non
     """It finds where the clock is by itself, and goes lower from there."""
     observed = Replayed(powerccl, name, "observe", warmup=20)
     managed = Replayed(powerccl, name, "auto", warmup=warmup)
-    assert 0 < managed.outcome["clock_mhz"] < 1400
+    assert 0 < managed.outcome.clock_mhz < 1400
     told = managed.run.ranks[0].kinds[records.BUDGET]
     assert len(told) >= 2, "told while the job runs, too"
     assert told["iterations"][0] < told["iterations"][-1]
@@ -52,8 +53,8 @@ def test_auto_finds_one_clock(powerccl: Powerccl, name: str, warmup: int) -> Non
 def test_auto_finds_the_iterations_of_graphs(powerccl: Powerccl) -> None:
     """A job in CUDA graphs makes no calls while it runs. Its launches are seen."""
     managed = Replayed(powerccl, "graph", "auto", warmup=300)
-    assert managed.outcome["calls"] == 1
-    assert managed.outcome["managed"] > 20
+    assert managed.outcome.calls == 1
+    assert managed.outcome.managed > 20
 
 
 def test_auto_begins_in_half_a_minute(powerccl: Powerccl) -> None:

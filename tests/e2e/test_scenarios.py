@@ -11,7 +11,7 @@ import polars as pl
 import pytest
 from harness import Done, Powerccl
 
-from powerccl.analysis.findings import SUMMARY_FILE, read_summary
+from powerccl.commands.summaries import summary_of
 from powerccl.traces import tables
 from powerccl.traces.folder import read_run
 
@@ -51,7 +51,7 @@ def test_an_emulated_run_learns_by_itself(powerccl: Powerccl) -> None:
     """Where clocks may be set, `auto` is what a run without --policy gets."""
     replay(powerccl, "exposed", 20, "--emulate", "t4x8", "--max-slowdown", "2")
     folder = powerccl.runs[-1]
-    found = read_summary(folder / SUMMARY_FILE)
+    found = summary_of(folder)
     assert (found.policy, found.clocks_mode) == ("auto", "lease")
     outcome = found.policy_outcome
     assert outcome is not None

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from harness import Powerccl
 
-from powerccl.analysis.findings import SUMMARY_FILE
+from powerccl.commands.summaries import summary_of
 
 NCCL = {"POWERCCL_EMULATOR_NCCL_VERSION": "2.30.7"}  # has copy engines
 # All-gathers ahead of computation on a stream of their own, as fully_shard makes them.
@@ -109,8 +109,7 @@ def test_the_best_way_is_found_and_applied(powerccl: Powerccl, recorded: Path) -
     ran = powerccl("run", "-q", "--emulate", "h200x4", "--tuned", "found", "--", *job, **NCCL)
     assert ran.code == 0, ran.err
     assert ran.out.strip() == f"{256 << 20}@4"
-    summary = json.loads((powerccl.runs[-1] / SUMMARY_FILE).read_text())
-    assert summary
+    assert summary_of(powerccl.runs[-1])
     again = powerccl("tune", "--verify", "found", "--emulate", "h200x4", **NCCL)
     assert again.code == 1
     assert "name such a run with --beside" in again.err

@@ -13,6 +13,16 @@ sys.path.insert(0, str(ROOT))
 from bench.analysis import eight_gpus  # noqa: E402
 from bench.figures import size_name  # noqa: E402
 
+from powerccl.analysis.findings import (  # noqa: E402
+    SUMMARY_FILE,
+    Clocks,
+    Communication,
+    Energy,
+    PolicyOutcome,
+    RunSummary,
+    write_summary,
+)
+
 
 def point(pattern: str, size_bytes: int, watts: float | None) -> dict[str, object]:
     found: dict[str, object] = {"type": "point", "pattern": pattern, "size_bytes": size_bytes, "iterations": 20}
@@ -53,10 +63,15 @@ def test_a_sweep_that_was_cut_off_keeps_what_it_had(tmp_path: Path, monkeypatch:
     assert made(tmp_path, monkeypatch)["machine"] == "8 x NVIDIA H200, emulated t4x8"
 
 
+def write_outcome(folder: Path, outcome: PolicyOutcome | None) -> None:
+    folder.mkdir(parents=True)
+    found = RunSummary(energy=Energy(), communication=Communication(), clocks=Clocks(), policy_outcome=outcome)
+    write_summary(found, folder / SUMMARY_FILE)
+
+
 def test_policies_of_the_runs_that_had_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, outcome in (("a", {"policy": "auto", "iteration_s": 0.25, "iterations": 40}), ("b", None)):
-        (tmp_path / "runs" / name).mkdir(parents=True)
-        (tmp_path / "runs" / name / "summary.json").write_text(json.dumps({"policy_outcome": outcome}))
+    write_outcome(tmp_path / "runs/a", PolicyOutcome(policy="auto", iteration_s=0.25, iterations=40))
+    write_outcome(tmp_path / "runs/b", None)
     kept = made(tmp_path, monkeypatch)
     assert kept["figures"] == {
         "policy.auto.iterations": {"value": 40, "unit": "", "low": None, "high": None, "n": 1},
@@ -86,8 +101,6 @@ def test_what_was_not_measured_is_no_zero_on_the_page() -> None:
 
 
 def test_a_policy_that_found_no_iteration_has_no_length_of_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "runs/a").mkdir(parents=True)
-    outcome = {"policy": "auto", "iteration_s": 0.0, "iterations": 0}
-    (tmp_path / "runs/a/summary.json").write_text(json.dumps({"policy_outcome": outcome}))
+    write_outcome(tmp_path / "runs/a", PolicyOutcome(policy="auto"))
     figures = made(tmp_path, monkeypatch)["figures"]
     assert figures == {"policy.auto.iterations": {"value": 0, "unit": "", "low": None, "high": None, "n": 1}}

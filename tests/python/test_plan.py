@@ -43,7 +43,7 @@ def test_consent_without_right_and_daemon_runs_dry(
     right: bool, daemon: bool, mode: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("powerccl.launch.plan.may_set_clocks", lambda: right)
-    monkeypatch.setattr("powerccl.launch.plan.system_daemon", lambda _: Path("d.sock") if daemon else None)
+    monkeypatch.setattr("powerccl.launch.daemon.system_daemon", lambda _: Path("d.sock") if daemon else None)
     found, said = decide_clocks("per-call", False, True, {})
     assert found == mode
     assert (said is None) if mode != "dry" else (said is not None and "root, CAP_SYS_ADMIN or a powerccld" in said)
@@ -94,7 +94,7 @@ def test_the_policy_where_none_is_named(
 @pytest.mark.parametrize("right", [False, True])
 def test_a_daemon_is_no_consent(right: bool, wish: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr("powerccl.launch.plan.may_set_clocks", lambda: right)
-    monkeypatch.setattr("powerccl.launch.plan.system_daemon", lambda _: tmp_path / "d.sock")
+    monkeypatch.setattr("powerccl.launch.daemon.system_daemon", lambda _: tmp_path / "d.sock")
     monkeypatch.setattr("powerccl.launch.plan.query_gpus", lambda: Gpus(["Tesla T4"] * 8))
     monkeypatch.setattr("powerccl.platforms.store.profile_for", lambda _: load_profile("t4x8"))
     environment = {"POWERCCL_CLOCKS": wish, "POWERCCL_LEASE_SOCKET": str(tmp_path / "d.sock")}

@@ -1,31 +1,45 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The summary of a run in which no rank left a trace, from run.json alone.
+"""The summary of a run of which nothing but run.json tells: no trace, and no sample of a GPU.
 
 Tables and numpy take a third of a second to load. A job without communication should not wait for them.
 """
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
-from powerccl.analysis.findings import Clocks, Communication, Energy, RunSummary, Shares
+from powerccl.analysis.findings import (
+    FIRST_COMMUNICATION,
+    SUMMARY_FILE,
+    Clocks,
+    Communication,
+    Energy,
+    RunSummary,
+    Shares,
+)
+from powerccl.files import MOST_SAMPLES, opened
 from powerccl.traces.folder import RunData, read_info
-from powerccl.traces.run_info import RunInfo
+from powerccl.traces.run_info import RUN_FILE, RunInfo
 
-NOT_COMPUTED = "no rank left a trace; `powerccl report` computes the energy of what was sampled"
-
-
-def has_traces(folder: Path) -> bool:
-    """Whether any rank left a trace."""
-    return any(path.suffix == ".trace" for path in folder.iterdir())
+NO_SAMPLES = "no power samples of the job's GPUs"
+HEAD_BYTES = 1 << 16  # of a sample file, whose comments and names of columns take a hundredth of it
+# Files without a figure of a job that left no trace and that could not set a clock.
+NO_FIGURES = (RUN_FILE, SUMMARY_FILE, ".run-id", "policy.table", "agent-*", "clocks-*.journal")
 
 
-def brief(folder: Path) -> RunSummary:
-    """What run.json says; energy is not known, with the reason."""
+def brief(folder: Path) -> tuple[RunData, RunSummary] | None:
+    """What run.json says; None: there is more to tell.
+
+    Raises:
+        FileNotFoundError: there is no such folder.
+    """
     run = RunData(folder)
     read_info(run)
     info = run.info or RunInfo([])
-    return RunSummary(
+    if info.clocks not in ("", "none") or not all(_has_no_figures(path) for path in folder.iterdir()):
+        return None
+    summary = RunSummary(
         emulated=info.modelled_by,
         folder=str(folder),
         name=info.name,
@@ -36,10 +50,26 @@ def brief(folder: Path) -> RunSummary:
         platform=info.platform,
         wall_s=info.wall_ns / 1e9 or None,
         finished=bool(info.end_ns),
-        energy=Energy(reason=NOT_COMPUTED),
+        energy=Energy(reason=NO_SAMPLES),
         communication=Communication(),
-        shares=Shares(reason="nothing was recorded"),
+        shares=Shares(startup_until=FIRST_COMMUNICATION, reason="nothing was recorded"),
         clocks=Clocks(),
         unrecorded=run.unrecorded,
         problems=run.problems,
     )
+    return run, summary
+
+
+def _has_no_figures(path: Path) -> bool:
+    # What the processors of a host take is told with MPI's part alone.
+    if any(path.match(pattern) for pattern in (*NO_FIGURES, "cpu-*.csv")):
+        return True
+    if not path.match("power-*.csv"):
+        return False
+    try:
+        with opened(path, MOST_SAMPLES) as file:
+            head = os.pread(file, HEAD_BYTES, 0)
+    except OSError:
+        return False
+    rows = [line for line in head.splitlines() if not line.startswith(b"#")]
+    return len(rows) <= 1 and len(head) < HEAD_BYTES

@@ -11,6 +11,7 @@ from powerccl import clean
 from powerccl.files import read_json, write_whole
 
 SUMMARY_FILE = "summary.json"
+FIRST_ITERATION, FIRST_COMMUNICATION = "the first regular iteration", "the first communication"
 
 
 class Energy(msgspec.Struct, kw_only=True):
@@ -35,7 +36,7 @@ class Shares(msgspec.Struct, kw_only=True):
     """Of the working time (see analysis/shares.py), over all ranks. None: not known."""
 
     startup_s: float | None = None  # from the run's start to the first rank's working time
-    startup_until: str = ""  # the first regular iteration, or the first communication
+    startup_until: str = ""  # FIRST_ITERATION or FIRST_COMMUNICATION
     span_s: float | None = None  # working time, mean over the ranks
     communicating_pct: float | None = None
     exposed_pct: float | None = None

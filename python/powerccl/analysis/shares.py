@@ -20,7 +20,7 @@ import numpy.typing as npt
 import polars as pl
 
 from powerccl.analysis import intervals as iv
-from powerccl.analysis.findings import Communication, Shares
+from powerccl.analysis.findings import FIRST_COMMUNICATION, FIRST_ITERATION, Communication, Shares
 from powerccl.analysis.iterations import Cut, cut
 from powerccl.analysis.report_findings import Parts
 from powerccl.quantities import plural
@@ -38,7 +38,6 @@ ALL_TIMED = 0.99  # of a rank's calls: as `iterations.cut`
 MOST_UNTIMED = 0.5  # of the calls: if nothing tells how long more of them took, the share is not known
 
 Floats = npt.NDArray[np.float64]
-FIRST_ITERATION, FIRST_COMMUNICATION = "the first regular iteration", "the first communication"
 
 
 @dataclass

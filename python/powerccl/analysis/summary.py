@@ -12,6 +12,7 @@ import polars as pl
 from powerccl.analysis import intervals as iv
 from powerccl.analysis import possible
 from powerccl.analysis.attribution import EnergyFindings, attribute
+from powerccl.analysis.brief import NO_SAMPLES
 from powerccl.analysis.clock_switches import clock_switches
 from powerccl.analysis.communication import CallCoverage, communication_intervals, cover, pattern_rows, phase_rows
 from powerccl.analysis.energy import Attribution, clip_to, gpu_curve, gpu_samples, missing_ns, split, window_of
@@ -318,7 +319,7 @@ def _energy(run: RunData, gpus: list[_Sampled], lost: list[str]) -> Energy:
     known = [gpu for gpu in gpus if gpu.attribution is not None and len(gpu.covered)]
     if not known:
         why = next(filter(None, (why_unsampled(run, gpu.finding.host) for gpu in gpus)), "")
-        return Energy(reason=f"no power samples of the job's GPUs{why}")
+        return Energy(reason=f"{NO_SAMPLES}{why}")
     sources = {gpu.attribution.curve.source for gpu in known if gpu.attribution}
     reason = "" if len(known) == len(gpus) else f"only {len(known)} of {plural(len(gpus), 'GPU')} were sampled"
     hosts = len({gpu.finding.host for gpu in gpus})

@@ -91,9 +91,11 @@ def command(
     powerccl report 20260101-120000-train --kineto rank0.pt.trace.json.gz:0
     """  # noqa: D301 - click's mark for text that is not to be wrapped
     from powerccl.analysis.energy import energy_curves
+    from powerccl.analysis.findings import SUMMARY_FILE
     from powerccl.analysis.report import report
     from powerccl.commands import say, write_out
     from powerccl.commands.references import own_table
+    from powerccl.commands.summaries import keep_summary
     from powerccl.platforms.ways import load_table
     from powerccl.tuning.ways import possible
     from powerccl.tuning.ways_forecast import power_limit, predict_best
@@ -104,6 +106,8 @@ def command(
     reference = _reference(platform, folder)
     made = report(folder, reference, [_kineto(text) for text in kineto], before, part)
     found = made.findings
+    if not (kineto or platform or made.run.window or (folder / SUMMARY_FILE).exists()):
+        keep_summary(found.summary, folder)
     if not (found.summary.ranks or found.summary.gpus or found.summary.mpi) and not (folder / "run.json").exists():
         raise PowercclError(f"{folder} is no run folder: it has no run.json, no trace and no samples", _NAME)
     table = load_table(ways) if ways else own_table(made.run)

@@ -99,7 +99,12 @@ if TYPE_CHECKING:
 )
 @click.option("--best-effort", is_flag=True, hidden=True, help="As every run is now: accepted, without effect.")
 @click.option("--json", "json_file", default="", metavar="FILE", help="Also write the summary to FILE (-: stdout).")
-@click.option("--quiet", "-q", is_flag=True, help="Print no summary. The run folder still has summary.json.")
+@click.option(
+    "--quiet",
+    "-q",
+    is_flag=True,
+    help="Print no summary, and analyse nothing: `powerccl report` makes summary.json then.",
+)
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED, metavar="-- COMMAND [ARGS]...")
 def command(
     policy: str,
@@ -183,23 +188,12 @@ def _report_or_say(folder: Path, before: Path | None, json_file: str, quiet: boo
             say(f"no summary could be made ({one_line(error)}); the record is in {folder}")
 
 
-MOST_RECORDS = 6_000_000  # two or three gigabytes in memory: of larger runs the closing summary is of a part
-
-
 def _report(folder: Path, before: Path | None, json_file: str, quiet: bool, ways: bool) -> None:
-    from powerccl.analysis.brief import brief, has_traces
+    if quiet and not json_file:
+        return  # summary.json is made when it is first asked for
+    from powerccl.commands.summaries import make_summary
 
-    if quiet and not json_file and not has_traces(folder):
-        _write(brief(folder), folder)
-        return
-    from powerccl.analysis.comparison.baseline import compare
-    from powerccl.analysis.summary import summarise
-    from powerccl.commands.references import own_reference
-    from powerccl.reports.terminal import error_console, print_comparison, print_summary
-    from powerccl.traces.folder import read_run
-
-    run = read_run(folder, MOST_RECORDS)
-    summary = summarise(run, run.window, reference=own_reference(run))
+    run, summary = make_summary(folder)
     _write(summary, folder)
     if json_file:
         from powerccl import clean
@@ -207,11 +201,14 @@ def _report(folder: Path, before: Path | None, json_file: str, quiet: bool, ways
         write_out(json_file, clean.to_json(summary))
     if quiet:
         return
+    from powerccl.reports.terminal import error_console, print_comparison, print_summary
+
     console = error_console()
     print_summary(console, summary)
     if before:
-        earlier = read_run(before)
-        print_comparison(console, compare(summarise(earlier, reference=own_reference(earlier)), summary))
+        from powerccl.analysis.comparison.baseline import compare
+
+        print_comparison(console, compare(make_summary(before)[1], summary))
     if line := _about_ways(run, ways):
         say(line)
 
@@ -222,6 +219,8 @@ def _about_ways(run: RunData, used: bool) -> str:
         from powerccl.launch.ways import describe
 
         return describe(run.folder)
+    if not run.ranks:
+        return ""
     from powerccl.commands.references import own_table
     from powerccl.reports.ways import hint
     from powerccl.traces import tables

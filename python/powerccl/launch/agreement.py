@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import hashlib
 import json
 import os
 import shutil
@@ -82,6 +81,8 @@ def _joined(runs: Path, start: Path, launcher: JobLauncher, ours: bool) -> RunId
 
 def _digest(*words: str) -> str:
     """The words as part of a file's name; bytes that are no UTF-8 may be in them, as in any environment."""
+    import hashlib
+
     return hashlib.sha256(json.dumps(words).encode()).hexdigest()[:24]
 
 

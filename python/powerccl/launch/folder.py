@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import stat
 import tempfile
@@ -70,6 +69,8 @@ def socket_path(folder: Path) -> Path:
     about = base.lstat()
     if not stat.S_ISDIR(about.st_mode) or about.st_uid != os.getuid() or about.st_mode & 0o022:
         raise PowercclError(f"{base} belongs to another user", "set TMPDIR to a folder of your own")
+    import hashlib
+
     # Nodes may share the folder for temporary files, too.
     of = os.fsencode(folder) + boot_id().encode()
     return base / f"{hashlib.sha1(of, usedforsecurity=False).hexdigest()[:12]}.sock"

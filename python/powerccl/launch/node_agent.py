@@ -8,7 +8,6 @@ from pathlib import Path
 
 from powerccl.errors import PowercclError
 from powerccl.launch import native
-from powerccl.launch.cause import Seen, read_seen
 from powerccl.launch.kept import Kept
 from powerccl.launch.native import NativeFiles
 from powerccl.launch.services import Service
@@ -64,10 +63,10 @@ class NodeAgent(Kept):
         self.events.note(self.name, f"was not started: {why.removeprefix(f'{self.name}: ')}")
         say(f"cannot sample power and clocks: {why}")
 
-    def end(self, say: Callable[[str], None]) -> list[Seen] | None:
+    def end(self, say: Callable[[str], None]) -> list[str] | None:
         """Let it end once no process lives that may lock a clock. It is never killed: it is the guard.
 
-        Gives what it has seen of the job's processes; None: it does not tell.
+        Gives its lines about the job's processes (cause.read_seen); None: it does not tell.
         """
         self.let_go(READY_S + 1.0)
         if self._service is None:
@@ -79,7 +78,7 @@ class NodeAgent(Kept):
                 say(f"{self.name} ended too soon and cannot be restarted ({error}): clocks may still be locked")
                 return None
         if self._service.release(END_S):
-            return read_seen(self._service.printed())
+            return self._service.printed()
         say(
             f"processes of this job still run and may set clocks; {self.name} (pid {self._service.process.pid}) "
             "runs until they end"

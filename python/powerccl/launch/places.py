@@ -16,7 +16,6 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from powerccl.launch.child import signals_blocked
-from powerccl.quantities import plural
 
 # Places that a recorded job has to have. The launcher, its helpers and their threads take 15 at most, and each rank
 # has one or two threads of ours. At half, they could be missing to a job of eight ranks; at double, containers with
@@ -39,6 +38,8 @@ class Scarcity:
     limit: str  # its name
 
     def __str__(self) -> str:
+        from powerccl.quantities import plural
+
         return f"{self.limit} leaves room for {plural(max(self.left, 0), 'more process', 'more processes')}"
 
 

@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 from powerccl.errors import PowercclError
-from powerccl.launch.daemon import system_daemon
 from powerccl.launch.emulation import platform_name
 from powerccl.launch.gpus import Gpus, may_set_clocks, query_gpus
 from powerccl.launch.request import LEARNING, NO_PROFILE, Request, recording_only, silent
@@ -93,6 +92,8 @@ def decide_clocks(
         return "none", "policy observe sets no clocks" if set_clocks else None
     if not set_clocks and not emulated:
         return "dry", "dry run: the policy decides clocks but sets none; add --set-clocks to set them"
+    from powerccl.launch.daemon import system_daemon
+
     if emulated or may_set_clocks() or system_daemon(environment):
         return "lease", None
     return "dry", f"{NO_RIGHT}; this is a dry run"

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from powerccl import __version__
 from powerccl.errors import PowercclError, one_line
@@ -15,9 +16,7 @@ from powerccl.files import write_whole
 from powerccl.host_clock import monotonic_ns
 from powerccl.launch import environment as env
 from powerccl.launch import mpi
-from powerccl.launch.cause import Evidence, Seen, find_cause
 from powerccl.launch.child import Ended
-from powerccl.launch.daemon import PrivateDaemon, find_daemon
 from powerccl.launch.emulation import platform_name
 from powerccl.launch.folder import job_name
 from powerccl.launch.gpus import Gpus
@@ -27,9 +26,11 @@ from powerccl.launch.node_agent import NodeAgent
 from powerccl.launch.plan import decide_clocks
 from powerccl.launch.program import is_launcher, program_behind, takes_preload
 from powerccl.launch.request import LEARNING, NO_PROFILE, Request, recording_only, silent
-from powerccl.leases.client import SOCKET, SOCKET_VARIABLE
 from powerccl.traces.helpers import HelperLog
 from powerccl.traces.run_info import RunInfo, write_run_end, write_run_info
+
+if TYPE_CHECKING:
+    from powerccl.launch.daemon import PrivateDaemon
 
 ELSEWHERE = "name another folder with --runs-dir DIR"
 NVIDIA_DEVICE = Path("/dev/nvidiactl")  # the driver makes it; a job on a node without it has no GPU part
@@ -71,7 +72,7 @@ class Recording:
         self._daemon: PrivateDaemon | None = None
         self._info = RunInfo(request.command)
         self._no_preload = ""
-        self._seen: list[Seen] | None = None
+        self._seen: list[str] | None = None  # the agent's lines about the job's processes
         self._unsampled: list[str] = []  # why the agent samples no GPU, until it is said
 
     def begin(self) -> dict[str, str]:
@@ -106,8 +107,7 @@ class Recording:
         if request.emulate or NVIDIA_DEVICE.exists():
             self._tell_unsampled()
         if clocks == "lease":
-            clocks, leases, self._daemon = _arrange_leases(job.native, self.folder, base, emulated, job.on_node, say)
-            base = {**base, SOCKET_VARIABLE: str(leases)}
+            clocks, base, self._daemon = _arrange_leases(job.native, self.folder, base, emulated, job.on_node, say)
         self._info.clocks = clocks
         environment = env.job_environment(
             base, job.native, self.folder, policy, table, clocks, request.max_slowdown_pct
@@ -142,8 +142,19 @@ class Recording:
         self._info.exit_code, self._info.signal = ended.code, ended.signal
         if not self.job.leads:
             return
+        if not any(self.folder.glob("*.trace")):
+            self._info.unrecorded = self._cause(ended, environment)
+        if not self.folder.is_dir():
+            self.say(self._info.unrecorded)
+            return
+        write_run_end(self.folder, self._info)
+
+    def _cause(self, ended: Ended, environment: Mapping[str, str]) -> str:
+        """Why no rank left a trace."""
+        from powerccl.launch.cause import Evidence, find_cause, read_seen
+
         launcher = self.job.launcher
-        self._info.unrecorded = find_cause(
+        return find_cause(
             Evidence(
                 command=self.request.command,
                 environment=environment,
@@ -155,13 +166,9 @@ class Recording:
                 among_ranks=launcher is not None and launcher.speaks_mpi,
                 no_preload=self._no_preload,
                 has_gpu=bool(self.request.emulate) or NVIDIA_DEVICE.exists(),
-                seen=self._seen,
+                seen=None if self._seen is None else read_seen(self._seen),
             )
         )
-        if not self.folder.is_dir():
-            self.say(self._info.unrecorded)
-            return
-        write_run_end(self.folder, self._info)
 
     def leave(self) -> None:
         """End the helpers; a fault with one leaves the other to be ended."""
@@ -210,14 +217,17 @@ def _arrange_leases(
     emulated: bool,
     on_node: bool,
     say: Callable[[str], None],
-) -> tuple[str, Path, PrivateDaemon | None]:
-    """Who grants the job's clocks: POWERCCL_CLOCKS, the socket to ask at, and the daemon that was started for it."""
+) -> tuple[str, Mapping[str, str], PrivateDaemon | None]:
+    """Who grants the job's clocks: POWERCCL_CLOCKS, the environment with the socket to ask at, and a daemon for it."""
+    from powerccl.launch.daemon import find_daemon
+    from powerccl.leases.client import SOCKET, SOCKET_VARIABLE
+
     try:
         listening, daemon = find_daemon(native, folder, base, emulated, start=on_node)
     except (PowercclError, OSError) as error:
         say(f"dry run, no clock is set: {error}")
-        return "dry", Path(SOCKET), None
-    return "lease", listening, daemon
+        return "dry", {**base, SOCKET_VARIABLE: SOCKET}, None
+    return "lease", {**base, SOCKET_VARIABLE: str(listening)}, daemon
 
 
 def _working_directory() -> str:

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from powerccl.files import MIB, read_json
-from powerccl.quantities import seconds
 
 LATENESS_FILES = "emulator-*.json"
 MOST_LATE = 0.02  # of the time: as much as results of one platform may differ from machine to machine
@@ -29,6 +28,8 @@ def lateness_problem(path: Path) -> str:
     A run without the file, one that was killed for instance, has nothing said about it.
     """
     import msgspec
+
+    from powerccl.quantities import seconds
 
     try:
         document = read_json(path, dict[str, float], MIB)
