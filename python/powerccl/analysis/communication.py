@@ -11,6 +11,7 @@ import polars as pl
 from powerccl import patterns
 from powerccl.analysis import intervals as iv
 from powerccl.analysis.findings import PatternRow, PhaseRow
+from powerccl.traces import tables
 
 KEY = ["pattern", "size_class"]
 
@@ -40,8 +41,8 @@ class CallCoverage:
 def communication_intervals(kernels: pl.DataFrame) -> dict[str, iv.Intervals]:
     """When each GPU was communicating: the union of its kernels, host time."""
     return {
-        str(gpu): iv.union(rows["start_ns"].to_numpy(), rows["stop_ns"].to_numpy())
-        for (gpu,), rows in kernels.select("gpu", "start_ns", "stop_ns").group_by(["gpu"], maintain_order=True)
+        gpu: iv.union(rows["start_ns"].to_numpy(), rows["stop_ns"].to_numpy())
+        for gpu, rows in tables.by_gpu(kernels, "start_ns", "stop_ns").items()
     }
 
 

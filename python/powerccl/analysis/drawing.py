@@ -66,8 +66,8 @@ def draw(made: Report, budget_bytes: int = BUDGET_BYTES) -> Drawing:
     window = run.window or _span(made)
     unit_ns = max(1000, -(-(window[1] - window[0]) // (1 << 31)))
     communicating = communication_intervals(made.kernels)
-    lanes = [lane for trace in _first(made) if (lane := _lane(made, *trace, communicating, window, unit_ns))]
-    drawn = lanes[:MOST_GPUS]
+    gpus = [each for each in _first(made) if _has_something(made, each[0], communicating, window)]
+    drawn = [_lane(made, *each, communicating, window, unit_ns) for each in gpus[:MOST_GPUS]]
     most, closed, thinned = FULL, 0, False
     while True:
         parts = [_thin(lane, most) for lane in drawn]
@@ -84,7 +84,7 @@ def draw(made: Report, budget_bytes: int = BUDGET_BYTES) -> Drawing:
         length=int((window[1] - window[0]) // unit_ns),
         closed_us=closed * unit_ns / 1e3,
         thinned=thinned,
-        left_out=len(lanes) - len(drawn),
+        left_out=len(gpus) - len(drawn),
         steady=None if run.window else _steady(made.working, window, unit_ns),
         words=words,
         halves=halves,
@@ -122,9 +122,17 @@ def _span(made: Report) -> tuple[int, int]:
     return (min(lows), max(highs)) if lows and max(highs) > min(lows) else (0, 1_000_000)
 
 
+def _has_something(made: Report, gpu: str, communicating: dict[str, iv.Intervals], window: tuple[int, int]) -> bool:
+    """Whether a GPU communicated or was sampled in the window."""
+    if len(iv.clip(communicating.get(gpu, iv.EMPTY), *window)):
+        return True
+    samples = [rows["time_ns"] for log in made.run.power if (rows := log.of_gpu(gpu)) is not None]
+    return any(bool(times.is_between(*window).any()) for times in samples)
+
+
 def _lane(
     made: Report, gpu: str, rank: int, communicating: dict[str, iv.Intervals], window: tuple[int, int], unit_ns: int
-) -> Lane | None:
+) -> Lane:
     empty = np.empty(0, dtype=np.int64)
     time, power, clock = empty, empty, empty
     for log in made.run.power:
@@ -140,8 +148,6 @@ def _lane(
             time = np.insert(time, places, holes)
             power, clock = np.insert(power, places, 0), np.insert(clock, places, 0)
     spans = iv.clip(communicating.get(gpu, iv.EMPTY), *window)
-    if not len(time) and not len(spans):
-        return None
     start, stop = ((spans[:, side] - window[0]) // unit_ns for side in (0, 1))
     return Lane(gpu, rank, time, power, clock, start, stop)
 

@@ -17,8 +17,6 @@ import io
 import os
 import signal
 import sys
-import traceback
-import unicodedata
 from importlib import import_module
 from pathlib import Path
 from typing import Any, NoReturn
@@ -122,6 +120,8 @@ def _cannot_print(error: OSError, code: int) -> NoReturn:
 def _unexpected(error: Exception) -> NoReturn:
     """A fault of ours: a job is not to suffer from it; for the rest it ends us."""
     if os.environ.get("POWERCCL_DEBUG", "0") != "0":
+        import traceback
+
         traceback.print_exception(error)
     _think_of_the_job(error)
     fail(f"unexpected: {one_line(error)}", "POWERCCL_DEBUG=1 shows where; please report it", 2)
@@ -171,6 +171,8 @@ def _in_other_letters(error: UnicodeError) -> tuple[str, int]:
     """What a stream's encoding lacks, written with what it has."""
     if not isinstance(error, UnicodeEncodeError):
         raise error
+    import unicodedata
+
     found = []
     for letter in error.object[error.start : error.end]:
         parts = _PLAIN.get(letter) or unicodedata.normalize("NFKD", letter)

@@ -13,7 +13,7 @@ from threadpoolctl import threadpool_limits
 
 from powerccl.analysis import intervals as iv
 from powerccl.analysis.attribution.clocks import Seen, clock_levels
-from powerccl.analysis.attribution.dating import LATER_TRIES, Dated, at, date, lateness
+from powerccl.analysis.attribution.dating import LATER_TRIES, Dated, at, date, has_enough, lateness
 from powerccl.analysis.attribution.findings import EnergyFindings, KindEnergy
 from powerccl.analysis.attribution.observations import Observations, observations
 from powerccl.analysis.attribution.outside import Outside, outside
@@ -265,6 +265,8 @@ def _dated(sampled: list[_Sampled], reference: Reference | None) -> list[_Gpu]:
     found = []
     for n, one in enumerate(sampled):
         line = one.seen.line
+        if not has_enough(one.found, line):
+            continue
         own = parts(line, one.kernels, by_clock[n] if by_clock else None, reference)
         quiet = np.array([phase.how == ALONE for phase in line.phases], dtype=np.float64)
         dated = date(one.found, own, quiet)

@@ -14,6 +14,7 @@ import numpy as np
 
 from powerccl.analysis.attribution.observations import Observations
 from powerccl.analysis.attribution.parts import Parts
+from powerccl.analysis.attribution.phases import Timeline
 from powerccl.analysis.attribution.regression import Array, Normal, Ratios, Steps
 
 TRIES = 13
@@ -55,6 +56,16 @@ def dated_steps(found: Observations, own: Parts, quiet: Array, late_ns: float, m
     return Steps(seconds, joules, begin, columns, len(own.phase), without_computation, own.where, own.features)
 
 
+def has_enough(found: Observations, line: Timeline) -> bool:
+    """Whether there is a date at which more steps lie inside the timeline than it has phases: fewer tell nothing.
+
+    It spares a search at all dates, of a timeline in parts.
+    """
+    back, ahead = -found.slack_ns[1], found.slack_ns[0]
+    inside = (found.begin_ns - back >= line.edges_ns[0]) & (found.end_ns - ahead <= line.edges_ns[-1])
+    return ahead - back <= OPEN_NS or bool(inside.sum() > len(np.unique(line.label)) + 1)
+
+
 def date(found: Observations, own: Parts, quiet: Array, ratios: Ratios = STIFF) -> Dated | None:
     """The steps of one GPU as they fit best, within what the reads leave open. None: too few of them.
 
@@ -65,9 +76,6 @@ def date(found: Observations, own: Parts, quiet: Array, ratios: Ratios = STIFF) 
     back, ahead = -found.slack_ns[1], found.slack_ns[0]
     late, sd = (back + ahead) / 2, (ahead - back) / 12**0.5
     if ahead - back > OPEN_NS:
-        inside = (few.begin_ns - back >= own.edges_ns[0]) & (few.end_ns - ahead <= own.edges_ns[-1])
-        if inside.sum() <= len(np.unique(own.columns())):
-            return None  # at no date are there more
         grid = np.linspace(back, ahead, TRIES)
         noise = _noise(few, own, quiet, late, mean_ns)
         for _ in range(2):

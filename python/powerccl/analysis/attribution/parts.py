@@ -169,13 +169,15 @@ def late(line: Timeline, kernels: pl.DataFrame) -> Timeline:
     Only where it is far longer than others at its place: whatever kept the host, the GPU rested. `kernels` are those
     the timeline was made of.
     """
+    free = np.array([phase == COMPUTING for phase in line.phases])[line.label]
+    if free.sum() < FEWEST:  # at all places together
+        return line
     kernels = _in_order(kernels)
     start = kernels["start_ns"].to_numpy()
     own = line.edges_ns
     last = np.clip(np.searchsorted(start, own[:-1], side="right") - 1, 0, len(start) - 1)
     place = _places(kernels, start)[0][last]
     length = np.diff(own)
-    free = np.array([phase == COMPUTING for phase in line.phases])[line.label]
     more = np.zeros(len(length), np.int64)
     for one in np.unique(place[free]).tolist():
         here = np.flatnonzero(free & (place == one) & (length > REAL_NS))
