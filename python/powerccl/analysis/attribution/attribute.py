@@ -26,7 +26,7 @@ from powerccl.analysis.run_tables import RunTables, run_tables
 from powerccl.quantities import byte_size, mhz, microseconds, percent, plural, seconds
 from powerccl.traces import tables
 from powerccl.traces.folder import RunData
-from powerccl.traces.power import floats
+from powerccl.traces.power import MOST_REASONS, GpuLog, floats
 
 MIN_STEPS = 20
 # Samples of all GPUs: 11 minutes of eight GPUs at 20 ms. Each takes some 2 KiB, values for each part of a phase; half
@@ -240,15 +240,16 @@ def _sampled(
     known = log.of(rows)
     found = observations(time, power, energy, known.gaps, known.breaks)
     line = timeline(kernels, exposed)
-    line = late(line, kernels) if line is not None else None
-    if line is not None and window:
-        line = line.within(*window)
+    whole, line = line, line.within(*window) if line is not None and window else line
+    if whole is not None and line is not None and found is not None and has_enough(found, line):
+        whole = late(whole, kernels)
+        line = whole.within(*window) if window else whole
     if line is None:
         return "communication took no measurable time" + " in the window" * (window is not None)
     if found is None:
         return f"{plural(len(time), 'sample')} with fewer than three changes of power or energy"
     clock = floats(rows, "sm_clock_mhz")
-    return _Sampled(name, kernels, found, Seen(line, time, clock), _limited(rows, line))
+    return _Sampled(name, kernels, found, Seen(line, time, clock), _limited(rows, line, known))
 
 
 def _too_seldom(one: _Sampled) -> str:
@@ -274,14 +275,22 @@ def _dated(sampled: list[_Sampled], reference: Reference | None) -> list[_Gpu]:
     return found
 
 
-def _limited(rows: pl.DataFrame, line: Timeline) -> float:
+def _limited(rows: pl.DataFrame, line: Timeline, known: GpuLog) -> float:
     """In which share of the samples a power limit held the clock down."""
+    reasons = known.reasons
+    if len(reasons) < MOST_REASONS and not any(_holds(text.strip().lower()) for text in reasons):
+        return 0.0
     own = rows.filter(pl.col("time_ns").is_between(int(line.edges_ns[0]), int(line.edges_ns[-1])))
     # Few masks come again and again.
-    masks = own.group_by(pl.col("throttle_reasons").fill_null("").str.strip_chars(), maintain_order=True).len().rows()
-    known = [(text.lower(), count) for text, count in masks if _hex(text)]
-    held = sum(count for text, count in known if text.startswith("0x") and int(text, 16) & POWER_LIMITED)
-    return float(held / max(sum(count for _, count in known), 1))
+    counts = own.group_by(pl.col("throttle_reasons").fill_null("").str.strip_chars(), maintain_order=True).len().rows()
+    masks = [(text.lower(), count) for text, count in counts if _hex(text)]
+    held = sum(count for text, count in masks if _holds(text))
+    return float(held / max(sum(count for _, count in masks), 1))
+
+
+def _holds(text: str) -> bool:
+    """Whether a mask has a power limit among its reasons."""
+    return _hex(text) and text.startswith("0x") and bool(int(text, 16) & POWER_LIMITED)
 
 
 def _hex(text: str) -> bool:

@@ -62,13 +62,9 @@ def timeline(kernels: pl.DataFrame, exposed: iv.Intervals | None) -> Timeline | 
         return None
     # By name: an Enum's order would depend on the reader's version.
     named = kernels.select(pl.col("pattern").cast(pl.String), "size_class", "start_ns", "stop_ns")
-    counts = (
-        named.group_by("pattern", "size_class", maintain_order=True)
-        .len()
-        .sort("len", "pattern", "size_class", descending=[True, False, False])
-        .head(MOST_KINDS)
-    )
-    keys = sorted((str(pattern), int(size)) for pattern, size in counts.select("pattern", "size_class").iter_rows())
+    of_kinds = named.partition_by("pattern", "size_class", as_dict=True)
+    most = sorted(of_kinds, key=lambda kind: (-len(of_kinds[kind]), *kind))[:MOST_KINDS]
+    keys = sorted((str(pattern), int(size)) for pattern, size in most)
     start, stop = named["start_ns"].to_numpy(), named["stop_ns"].to_numpy()
     first, last = int(start.min()), int(stop.max())
     stalls = iv.clip(exposed, first, last) if exposed is not None else iv.EMPTY
@@ -77,7 +73,6 @@ def timeline(kernels: pl.DataFrame, exposed: iv.Intervals | None) -> Timeline | 
         return None
     middle = edges[:-1] + np.diff(edges) // 2
     bits = np.zeros(len(middle), dtype=np.int64)
-    of_kinds = named.partition_by("pattern", "size_class", as_dict=True)
     for n, key in enumerate(keys):
         own = of_kinds[key]
         runs = iv.contains(iv.union(own["start_ns"].to_numpy(), own["stop_ns"].to_numpy()), middle)
