@@ -3,7 +3,7 @@
 
 docs/concepts/architecture.md shows the same arrows as a picture, and says what each folder does. bench, physics and
 emulator speak foreign ABIs: they include nothing of what lives in a job. bench and emulator include abi for the clock
-of times that cross processes, and emulator for NCCL's plugin interfaces, which the adapters and the emulated NCCL share.
+of times that cross processes. The emulated NCCL also includes NCCL's plugin interfaces, which the adapters share.
 """
 
 import re
