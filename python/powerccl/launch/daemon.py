@@ -69,8 +69,7 @@ class PrivateDaemon(Kept):
             say(f"processes of this job still run and have leases; {who} runs until they end")
         if service is None:
             return
-        if service.process.stdin:
-            service.process.stdin.close()
+        service.close()
         if left or self._others() or not service.has_ended(END_S):
             return
         if "POWERCCL_EMULATOR_SOCKET" in self.environment:
@@ -115,6 +114,8 @@ class PrivateDaemon(Kept):
 
     def start_again(self) -> bool:
         """See Kept; its state file says what to restore."""
+        if self.service:
+            self.service.close()
         self.service = None
         self._join()
         return True

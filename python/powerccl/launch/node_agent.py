@@ -54,6 +54,7 @@ class NodeAgent(Kept):
         if service.has_ended(0):
             if service.process.returncode != 0:  # 0: another launcher's agent has this node
                 self._not_started(service.last_words() or f"{self.name} ended immediately", say)
+            service.close()
             return []
         self._service = service
         self.keep()
@@ -83,6 +84,7 @@ class NodeAgent(Kept):
             f"processes of this job still run and may set clocks; {self.name} (pid {self._service.process.pid}) "
             "runs until they end"
         )
+        self._service.close()
         return None
 
     def _begin(self) -> Service:
@@ -105,5 +107,7 @@ class NodeAgent(Kept):
 
     def start_again(self) -> bool:
         """See Kept; where another launcher's agent has the node by now, nothing is to keep."""
+        if self._service:
+            self._service.close()
         self._service = self._begin()
         return not (self._service.has_ended(0) and self._service.process.returncode == 0)

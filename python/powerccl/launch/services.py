@@ -78,11 +78,18 @@ class Service:
 
     def stop(self, seconds: float) -> bool:
         """End its stdin, give it time to finish, then kill it. True if it went by itself."""
-        if self.release(seconds):
-            return True
-        self.process.kill()
-        self.process.wait()
-        return False
+        by_itself = self.release(seconds)
+        if not by_itself:
+            self.process.kill()
+            self.process.wait()
+        self.close()
+        return by_itself
+
+    def close(self) -> None:
+        """Close our ends of its pipes. For a service that has ended, or is on its own from here on."""
+        for pipe in (self.process.stdin, self.process.stdout):
+            if pipe:
+                pipe.close()
 
     def release(self, seconds: float) -> bool:
         """End its stdin and give it time to finish; after that it is on its own. True if it has ended."""
@@ -93,7 +100,8 @@ class Service:
     def printed(self) -> list[str]:
         """What it has printed since `wait_ready`, line by line. For a service that has ended."""
         assert self.process.stdout
-        return self.process.stdout.read().decode("utf-8", "replace").splitlines()
+        with self.process.stdout as output:
+            return output.read().decode("utf-8", "replace").splitlines()
 
     def how_it_ended(self) -> str:
         """How it ended, in words. Its output has ended, and it does so within moments."""

@@ -70,7 +70,7 @@ TEST_F(JobProcessesTest, TellsWhetherTheEnvironmentPreloads) {
 
 TEST_F(JobProcessesTest, KnowsProcessesThatHaveEndedAndChildrenOfChildren) {
   JobProcesses processes(folder_, getpid());
-  const pid_t shell = start({"/bin/sh", "-c", "sleep 20 & wait"}, {"PATH=/usr/bin:/bin"});
+  const pid_t shell = start({"/bin/sh", "-c", "sleep 20 >&- 2>&- & wait"}, {"PATH=/usr/bin:/bin"});
   ASSERT_TRUE(comes(&processes, "process,sleep,1,")) << processes.rows();
   kill(shell, SIGKILL);
   waitpid(shell, nullptr, 0);
