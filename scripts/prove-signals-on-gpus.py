@@ -46,7 +46,7 @@ def main() -> int:
     job = out / "job.py"
     job.write_text(JOB)
     found = Found()
-    case = Case(("--interval-ms", "19"), ("python3", str(job)), (AGENT, WITNESS))
+    case = Case(("--interval-ms", "19"), ("sh", "-c", f"python3 {job} & wait"), (AGENT, WITNESS))
     try_step(find_native(), out / "step", case, dict(os.environ), CATCHABLE, (AGENT, WITNESS, AGENT), found)
     figures = {
         "harm.signals.helpers_lost": count(found.lost, found.sent),

@@ -213,7 +213,7 @@ std::string JobProcesses::rows() const {
     std::replace(program.begin(), program.end(), ',', '_');
     text += "process," + program + "," + std::to_string(processes);
     for (unsigned trait = kMpi; trait <= kReadable; trait <<= 1) text += (kind.second & trait) != 0 ? ",1" : ",0";
-    text += "\n";
+    text += '\n';
   }
   return text;
 }
