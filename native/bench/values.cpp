@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "bench/values.h"
 
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -74,13 +75,16 @@ std::string host_name() {
 }
 
 std::string write_whole(const std::string& path, const std::string& text) {
-  const std::string fresh = path + "." + std::to_string(getpid());
+  // What is no regular file, such as /dev/null or a FIFO, is written as it is: root could replace it.
+  struct stat about{};
+  const bool special = stat(path.c_str(), &about) == 0 && !S_ISREG(about.st_mode);
+  const std::string fresh = special ? path : path + "." + std::to_string(getpid());
   std::FILE* file = std::fopen(fresh.c_str(), "we");
   bool good = file != nullptr && std::fwrite(text.data(), 1, text.size(), file) == text.size();
   good = (file == nullptr || std::fclose(file) == 0) && good;
-  if (good && std::rename(fresh.c_str(), path.c_str()) == 0) return "";
+  if (good && (special || std::rename(fresh.c_str(), path.c_str()) == 0)) return "";
   const std::string reason = "cannot write " + path + ": " + std::strerror(errno);
-  unlink(fresh.c_str());
+  if (!special) unlink(fresh.c_str());
   return reason;
 }
 

@@ -1,13 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "bench/options.h"
 
+#include <fcntl.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
+#include <cstdlib>
+#include <filesystem>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "bench/train.h"
+#include "bench/values.h"
 #include "refusal.h"
 
 namespace powerccl::bench {
@@ -201,6 +207,22 @@ TEST(Train, PresetsCommunicateAsPublished) {
       EXPECT_LT(share, 0.64) << model.name;
     }
   }
+}
+
+TEST(WriteWhole, WhatIsNoRegularFileIsWrittenAsItIs) {
+  char folder[] = "/tmp/powerccl-values-XXXXXX";
+  ASSERT_NE(mkdtemp(folder), nullptr);
+  const std::string pipe = std::string(folder) + "/pipe", file = std::string(folder) + "/file";
+  ASSERT_EQ(mkfifo(pipe.c_str(), 0600), 0);
+  const int reader = open(pipe.c_str(), O_RDONLY | O_NONBLOCK);
+  EXPECT_EQ(write_whole(pipe, "text"), "");
+  struct stat about{};
+  ASSERT_EQ(stat(pipe.c_str(), &about), 0);
+  EXPECT_TRUE(S_ISFIFO(about.st_mode));
+  EXPECT_EQ(write_whole(file, "text"), "");
+  EXPECT_EQ(std::filesystem::file_size(file), 4u);
+  close(reader);
+  std::filesystem::remove_all(folder);
 }
 
 }  // namespace
