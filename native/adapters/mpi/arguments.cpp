@@ -139,7 +139,7 @@ class Trial {
     return most;
   }
 
-  // Whether a buffer cannot be what it is said to be. A broadcast to nobody tells.
+  // Whether a buffer cannot be what it is said to be. A broadcast on a communicator of one rank shows it.
   bool is_wrong(const Side& side) const {
     const Collective broadcast = collective(kBcast, false);
     if (broadcast == nullptr) return false;

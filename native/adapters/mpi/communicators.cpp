@@ -46,7 +46,7 @@ bool Communicators::members(const Library& library, Word handle, CommunicatorKno
 
 bool Communicators::ask(const Library& library, Word handle, CommunicatorKnown* known, uint64_t* id) {
   int inter = 0;
-  // The library would call an error handler for what nobody asked.
+  // The library would call an error handler for a call that the job did not make.
   if (!library.world_is_up.load(std::memory_order_acquire) || handle == library.comm_null) return false;
   if (library.comm_size(handle, &known->size) != 0 || library.comm_rank(handle, &known->rank) != 0 ||
       library.comm_test_inter(handle, &inter) != 0) {

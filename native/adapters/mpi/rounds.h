@@ -34,7 +34,7 @@ class Rounds {
     rounds_ += count;
     counted_ = true;
   }
-  // Something moved, but not everything that moves is told of like this.
+  // Something moved. Not everything that moves is reported by this call.
   void moved() { rounds_ = 2; }
   void time() {
     ++times_;
@@ -64,7 +64,7 @@ class Rounds {
 
   uint32_t rounds_ = 0, repeats_ = 0, times_ = 0;
   const void* last_place_ = nullptr;
-  bool counted_ = false;  // rounds or times are told of in this thread
+  bool counted_ = false;  // rounds or times are reported in this thread
   bool timed_ = false;
   bool take_turns_ = false;
 };

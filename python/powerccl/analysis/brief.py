@@ -61,7 +61,7 @@ def brief(folder: Path) -> tuple[RunData, RunSummary] | None:
 
 
 def _has_no_figures(path: Path) -> bool:
-    # What the processors of a host take is told with MPI's part alone.
+    # The summary states the energy of a host's processors in its MPI part only.
     if any(path.match(pattern) for pattern in (*NO_FIGURES, "cpu-*.csv")):
         return True
     if not path.match("power-*.csv"):
