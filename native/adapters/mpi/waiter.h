@@ -26,7 +26,8 @@ struct WaitPlan {
   double fraction = 0.01;  // of the time waited: the longest pause
   bool sleeps = true;      // false: waits are watched, nothing else
   uint64_t spin_ticks = 0;
-  uint64_t longest_ticks = 0;      // bound of a pause: a peer's message may have to wait so long here
+  uint64_t longest_ticks = 0;         // bound of a pause: a peer's message may have to wait so long here
+  uint64_t longest_unsure_ticks = 0;  // the same where it is not known whether something moved
   uint32_t polls_apart = 16;       // polls between two pauses: so many look at everything that the library polls
   uint64_t margin_ticks = 0;       // added to several times the usual length of a poll: longer ones are signs
   uint64_t alert_ticks = 0;        // awake for so long after a sign
