@@ -23,7 +23,7 @@ from powerccl.analysis.summary import summarise
 from powerccl.launch import agreement, launchers
 from powerccl.launch.folder import make_folder
 from powerccl.live.job import Watcher
-from powerccl.reports.terminal import ranks_text
+from powerccl.reports.job import ranks_text
 from powerccl.traces.folder import read_run
 from powerccl.traces.run_info import RunInfo, read_run_id, write_run_info
 

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import io
 from pathlib import Path
 
 import numpy as np
@@ -22,6 +23,7 @@ from powerccl.quantities import NOT_KNOWN
 from powerccl.reports.chart import power_and_clock
 from powerccl.reports.demo import DemoResult, print_demo
 from powerccl.reports.demo_page import demo_page
+from powerccl.reports.job import Line, has_figures, summary_lines, write
 from powerccl.reports.profile import print_profile
 from powerccl.reports.profile_page import profile_page
 from powerccl.reports.table import Table
@@ -61,6 +63,18 @@ def test_problems_are_shown_and_bounded(tmp_path: Path) -> None:
 def test_a_run_without_traces_and_without_a_cause_says_so(tmp_path: Path) -> None:
     write_info(tmp_path, 100 * MS)
     assert "`powerccl run` was killed before its end" in printed(print_summary, summarise(read_run(tmp_path)))
+
+
+def test_a_run_without_figures_reads_the_same_with_and_without_rich(tmp_path: Path) -> None:
+    write_info(tmp_path, 100 * MS)
+    found = summarise(read_run(tmp_path))
+    found.problems = ["half of it is missing"]
+    plain = io.StringIO()
+    write(summary_lines(found), plain)
+    assert not has_figures(found)
+    assert printed(print_summary, found, width=200).split("\n") == plain.getvalue().split("\n")
+    write([Line("\x1b[31mof another", "dim")], plain)
+    assert plain.getvalue().endswith("\n\\x1b[31mof another\n"), "names of others can do nothing"
 
 
 def two_trainings(tmp_path: Path) -> tuple[Training, Training]:

@@ -14,7 +14,8 @@ from synthetic import MS, TraceWriter, training_run, write_info, write_power
 from powerccl.analysis.comparison.baseline import change_pct, compare
 from powerccl.analysis.findings import RunSummary, read_summary, write_summary
 from powerccl.analysis.summary import summarise
-from powerccl.reports.terminal import clock_line, print_summary
+from powerccl.reports.job import clock_line
+from powerccl.reports.terminal import print_summary
 from powerccl.traces import records
 from powerccl.traces.folder import read_run
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -203,10 +204,15 @@ def _report(folder: Path, before: Path | None, json_file: str, quiet: bool, ways
         write_out(json_file, clean.to_json(summary))
     if quiet:
         return
-    from powerccl.reports.terminal import error_console, print_comparison, print_summary
+    from powerccl.reports.job import has_figures, summary_lines, write
 
-    console = error_console()
-    print_summary(console, summary)
+    if before or has_figures(summary):
+        from powerccl.reports.terminal import error_console, print_comparison, print_summary
+
+        console = error_console()
+        print_summary(console, summary)
+    else:
+        write(summary_lines(summary), sys.stderr)
     if before:
         from powerccl.analysis.comparison.baseline import compare
 

@@ -10,8 +10,8 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from powerccl.launch.program import is_launcher, mpi_linking, program_behind
 from powerccl.quantities import plural, seconds
@@ -26,8 +26,7 @@ LEAST_ROOM_BYTES = 64 << 10
 _MARK = "process,"
 
 
-@dataclass(frozen=True)
-class Seen:
+class Seen(NamedTuple):
     """Processes of one program with the same traits, as the agent saw them last."""
 
     program: str
@@ -47,8 +46,7 @@ class Seen:
         return self.mpi or self.nccl
 
 
-@dataclass(frozen=True)
-class Evidence:
+class Evidence(NamedTuple):
     """What is known of a job that left no trace.
 
     `no_preload`: why PowerCCL's libraries were not preloaded; empty: they were. `seen`: None if the agent did not tell.

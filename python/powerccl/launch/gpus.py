@@ -9,7 +9,6 @@ import json
 import os
 import subprocess
 import sys
-import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -137,6 +136,8 @@ def _ask_in(environment: Mapping[str, str], what: str) -> Any:
 
 
 def _cuda_uuids() -> list[str]:
+    import uuid
+
     try:
         cuda = ctypes.CDLL(CUDA)
         count, device, found = ctypes.c_int(), ctypes.c_int(), ctypes.create_string_buffer(16)

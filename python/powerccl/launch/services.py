@@ -6,7 +6,6 @@ from __future__ import annotations
 import os
 import selectors
 import signal
-import socket
 import subprocess
 import time
 from collections.abc import Mapping
@@ -209,6 +208,8 @@ def wait_for_socket(path: Path, seconds: float, service: Service | None = None) 
 
 
 def _listens(path: Path) -> bool:
+    import socket  # of 3 ms: most jobs have no such service
+
     for kind in (socket.SOCK_SEQPACKET, socket.SOCK_STREAM):
         with socket.socket(socket.AF_UNIX, kind) as probe:
             try:

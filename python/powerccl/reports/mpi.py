@@ -22,13 +22,6 @@ UNEVEN = 0.005  # of the run: collectives that wait less are even enough
 WORTH_SHOWING = 0.001  # of the time in MPI: calls below are left to summary.json
 
 
-def mpi_waits(mode: str, method: str) -> str:
-    """How ranks waited, for one line."""
-    if mode == "observe":
-        return "waits only observed"
-    return f"waits {mode}" + (f": {method.replace(' us ', ' µs ')}" if method else "")
-
-
 def print_mpi(console: Console, mpi: MpiSummary) -> None:
     """The MPI part of a summary."""
     width = min(console.width, 100)

@@ -31,6 +31,7 @@ from powerccl.quantities import (
 from powerccl.reports import iterations_chart
 from powerccl.reports.explanations import EXPLANATIONS
 from powerccl.reports.headline import headline
+from powerccl.reports.job import clock_line, facts, of_gpus
 from powerccl.reports.page import axis, layout, render, sentences
 from powerccl.reports.parts import COLOURS, WORDS, bar_parts, used
 from powerccl.reports.report import (
@@ -42,7 +43,7 @@ from powerccl.reports.report import (
     straggler_line,
 )
 from powerccl.reports.report_tables import short_gpu, tables
-from powerccl.reports.terminal import LEAST_STARTUP_S, clock_line, communicating_text, facts, of_gpus
+from powerccl.reports.terminal import LEAST_STARTUP_S, communicating_text
 from powerccl.reports.ways import possible_lines, possible_table, what_to_write
 from powerccl.traces.run_info import model_label
 from powerccl.tuning.ways import WaysFindings

@@ -3,13 +3,10 @@
 
 from __future__ import annotations
 
-import shlex
-from pathlib import Path
-
 from rich.text import Text
 
 from powerccl.analysis.comparison.baseline import Comparison
-from powerccl.analysis.findings import Clocks, PatternRow, RunSummary, Shares
+from powerccl.analysis.findings import PatternRow, RunSummary, Shares
 from powerccl.console import Console
 from powerccl.quantities import (
     age,
@@ -26,9 +23,9 @@ from powerccl.quantities import (
     seconds,
     watts,
 )
-from powerccl.reports.mpi import mpi_waits, print_mpi
+from powerccl.reports.job import Line, closing, of_gpus, opening, record_line
+from powerccl.reports.mpi import print_mpi
 from powerccl.reports.phases import phases_table
-from powerccl.reports.policy import policy_lines
 from powerccl.reports.table import Table
 from powerccl.traces.run_info import model_label
 
@@ -67,25 +64,21 @@ def warning(text: str) -> Text:
 
 def print_summary(console: Console, summary: RunSummary, whole: str = "whole run", headline: str = "") -> None:
     """The whole summary of a run, below its headline. `whole`: what the first row's times are of."""
-    headline = headline or summary.unrecorded
     console.print()
-    console.print(heading(f"powerccl · {summary.name}", summary.emulated))
-    if headline:
-        console.print(Text(headline, style="bold"))
-    console.print(_facts(summary))
+    for line in opening(summary, headline):
+        console.print(_styled(line))
     if of_gpus(summary):
         _print_gpu_part(console, summary, whole)
     if summary.mpi:
         print_mpi(console, summary.mpi)
-    for line in _remarks(summary):
-        console.print(line)
+    for line in closing(summary):
+        console.print(_styled(line))
     console.print()
-    console.print(Text(f"record  {summary.folder}", style="dim"), overflow="fold")
+    console.print(_styled(record_line(summary)), overflow="fold")
 
 
-def of_gpus(summary: RunSummary) -> bool:
-    """Whether the summary has anything about GPUs."""
-    return bool(summary.ranks or summary.gpus)
+def _styled(line: Line) -> Text:
+    return warning(line.text) if line.style == "warning" else Text(line.text, style=line.style)
 
 
 def _print_gpu_part(console: Console, summary: RunSummary, whole: str) -> None:
@@ -102,42 +95,6 @@ def _print_gpu_part(console: Console, summary: RunSummary, whole: str) -> None:
     if summary.phases:
         console.print()
         console.print(phases_table(summary.phases))
-
-
-def ranks_text(summary: RunSummary) -> str:
-    """How many ranks, and how often they were started again."""
-    text = plural(summary.ranks, "rank")
-    return f"{text}, {plural(summary.restarts, 'restart')}" if summary.restarts else text
-
-
-def facts(summary: RunSummary) -> list[str]:
-    """What ran and how it ended, in few words each."""
-    ended = "unfinished" if summary.exit_code is None else f"exit {summary.exit_code}"
-    parts = []
-    if of_gpus(summary):
-        parts = [ranks_text(summary), f"policy {summary.policy or '?'}"]
-    if summary.clocks_mode not in ("", "none"):
-        parts.append(f"clocks {summary.clocks_mode}")
-    if summary.library:
-        parts.append(summary.library)
-    if summary.recording_pct is not None:
-        parts.append(f"recording took about {percent(summary.recording_pct)} of the ranks' time")
-    if summary.mpi:
-        mpi = summary.mpi
-        parts.append(plural(mpi.ranks, "MPI rank"))
-        if mpi.processes > mpi.ranks:
-            parts[-1] += f" ({plural(mpi.processes, 'process', 'processes')})"
-        parts += [mpi.library] if mpi.library else []
-        parts += [mpi_waits(mpi.wait_mode, mpi.wait_method)] if mpi.wait_mode else []
-    elif not of_gpus(summary):
-        parts.append(seconds(summary.wall_s))
-    return [*parts, ended]
-
-
-def _facts(summary: RunSummary) -> Text:
-    words = [Path(word).name if i == 0 else word for i, word in enumerate(summary.command)]
-    line = Text(shlex.join(words)[:160] + "\n" if words else "", style="dim")
-    return line.append(" · ".join(facts(summary)))
 
 
 def _share_bar(shares: Shares, width: int) -> Text:
@@ -279,51 +236,6 @@ def _joules_per_operation(row: PatternRow) -> str:
     """With half of its interval, where that is known."""
     known = row.joules_low is not None and row.joules_high is not None
     return joules(row.joules_per_operation, ((row.joules_high or 0.0) - (row.joules_low or 0.0)) / 2 if known else None)
-
-
-def clock_line(clocks: Clocks) -> str:
-    """How often clocks were requested and set, in a sentence."""
-    if not clocks.requests:
-        return ""
-    text = f"{plural(clocks.requests, 'clock request')} ({clocks.sets:,} set, {clocks.resets:,} reset)"
-    if clocks.dry:
-        text += ": dry run, no clock was set" if clocks.dry == clocks.requests else f", {clocks.dry} of them dry"
-    if clocks.mean_call_us is not None:
-        text += f", {microseconds(clocks.mean_call_us)} per driver call"
-    if clocks.mean_latency_us is not None:
-        text += f", {microseconds(clocks.mean_latency_us)} from request to completion"
-    if clocks.without_lease:
-        text += f", {clocks.without_lease} without a lease"
-    if clocks.coalesced:
-        text += f", {clocks.coalesced} replaced by a later request"
-    return text
-
-
-def _remarks(summary: RunSummary) -> list[Text]:
-    clocks = summary.clocks
-    learnt = policy_lines(summary)
-    said = summary.problems or summary.notes or summary.energy.missing
-    lines = [""] if learnt or clocks.requests or said else []
-    remarks = [Text(line) for line in [*lines, *learnt]]
-    if clocks.requests:
-        remarks.append(Text(clock_line(clocks)))
-    warnings = []
-    if clocks.failed:
-        warnings.append(f"{plural(clocks.failed, 'clock request')} failed: the trace holds the driver's error codes")
-    if clocks.restored_by_agent:
-        warnings.append(
-            f"a rank died with a clock set: the agent restored clocks {plural(clocks.restored_by_agent, 'time')}"
-        )
-    if clocks.left_locked:
-        warnings.append(
-            f"the clocks of {plural(clocks.left_locked, 'GPU')} may still be locked; `nvidia-smi -rgc` resets them"
-        )
-    warnings += [*summary.energy.missing, *(summary.mpi.energy.missing if summary.mpi else [])]
-    warnings += summary.notes + summary.problems
-    remarks += [warning(line) for line in warnings[:8]]
-    if len(warnings) > 8:
-        remarks.append(Text(f"… {len(warnings) - 8} more in summary.json", style="dim"))
-    return remarks
 
 
 def print_comparison(console: Console, comparison: Comparison) -> None:
