@@ -28,13 +28,13 @@ struct WaitPlan {
   uint64_t spin_ticks = 0;
   uint64_t longest_ticks = 0;         // bound of a pause: a peer's message may have to wait so long here
   uint64_t longest_unsure_ticks = 0;  // the same where it is not known whether something moved
-  uint32_t polls_apart = 16;       // polls between two pauses: so many look at everything that the library polls
-  uint64_t margin_ticks = 0;       // added to several times the usual length of a poll: longer ones are signs
-  uint64_t alert_ticks = 0;        // awake for so long after a sign
-  uint64_t yield_ticks = 0;        // polls for so long before it offers the core to others, and between such offers
-  uint64_t taken_ticks = 0;        // an offer that took longer was taken
-  uint64_t answer_ticks = 0;       // what a change of threads and the way back take
-  uint64_t instruction_ticks = 0;  // pauses up to here by instruction, if there is one
+  uint32_t polls_apart = 16;          // polls between two pauses: so many look at everything that the library polls
+  uint64_t margin_ticks = 0;          // added to several times the usual length of a poll: longer ones are signs
+  uint64_t alert_ticks = 0;           // awake for so long after a sign
+  uint64_t yield_ticks = 0;           // polls for so long before it offers the core to others, and between such offers
+  uint64_t taken_ticks = 0;           // an offer that took longer was taken
+  uint64_t answer_ticks = 0;          // what a change of threads and the way back take
+  uint64_t instruction_ticks = 0;     // pauses up to here by instruction, if there is one
   // Called when `long_ticks` were waited on a core that nobody else wants, and when that wait has ended: something
   // moved or the call is over. May be null.
   void (*long_wait)(void* context, bool begins) = nullptr;
