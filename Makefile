@@ -10,7 +10,7 @@ export PATH := $(BIN):$(PATH)
 
 .PHONY: all setup native demo test test-native test-python test-e2e lint lint-quick tidy-aside e2e analyze format pictures reference docs docs-build soak sanitize fuzz fuzz-python wheel \
         figures-demo figures-mpi figures-daemon figures-policies \
-        figures-robustness figures-constants figures-whatif figures-sim figures-tune figures-analysis figures-harm figures-trust figures-first bench clean help
+        figures-robustness figures-constants figures-whatif figures-sim figures-tune figures-analysis figures-accounts figures-harm figures-trust figures-first bench clean help
 
 all: native
 
@@ -183,9 +183,10 @@ FUZZ_RUNS ?= 1000000
 fuzz-python: setup
 	$(BIN)/python -W ignore -m bench.harm.readers --runs $(FUZZ_RUNS) --out build/figures/fuzz-python.json
 
+# make figures-accounts measures whether figures agree with raw records, each other and their wholes, into build/figures/accounts.json
 # make figures-harm     measures whether PowerCCL ever harms a job, a GPU, a terminal or a root service, into build/figures/harm.json
 # make figures-trust    measures whether anything partial is shown as whole, or anything impossible at all, into build/figures/trust.json
-figures-harm figures-trust: build/test/.configured
+figures-accounts figures-harm figures-trust: build/test/.configured
 	cmake --build build/test --parallel $(JOBS)
 	POWERCCL_NATIVE=$(abspath build/test/stage) $(BIN)/python -m bench.topics $(@:figures-%=%) --out build/figures/$(@:figures-%=%).json
 figures-harm: build/deps/mpi/.ready

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Figures by topic: python -m bench.topics harm|trust --out FILE [--only TOPIC...].
+"""Figures by topic: python -m bench.topics accounts|harm|trust --out FILE [--only TOPIC...].
 
-The packages bench.harm and bench.trust have a module a topic, each with `measure(native, folder)`. It runs its cases in
+The packages bench.accounts, bench.harm and bench.trust have a module a topic, each with `measure(native, folder)`. It runs its cases in
 `folder`, which is empty and its own, and returns figures by their full name. A case that cannot run on this machine
 raises; it is never counted as passed. `--only` keeps the figures of other topics that the file has.
 """
@@ -35,7 +35,7 @@ def topics_of(package: str) -> list[str]:
 def main() -> int:
     """Run topics of a package, and write what they measured after each."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("package", choices=("harm", "trust"))
+    parser.add_argument("package", choices=("accounts", "harm", "trust"))
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--only", nargs="+", metavar="TOPIC")
     arguments = parser.parse_args()

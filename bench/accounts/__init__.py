@@ -1,0 +1,15 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Do figures agree with the raw records, with each other, and with their wholes? One module a topic, see bench/topics.py.
+
+Figures are called `accounts.<figure>`. `make figures-accounts` runs all topics. Each fault is printed to stderr with
+what shows it.
+"""
+
+from __future__ import annotations
+
+import sys
+
+
+def fault(text: str) -> None:
+    """Tell of one fault, for whoever mends it."""
+    print(f"fault: {text}", file=sys.stderr, flush=True)
