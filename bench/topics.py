@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Figures by topic: python -m bench.topics accounts|harm|trust --out FILE [--only TOPIC...].
 
-The packages bench.accounts, bench.harm and bench.trust have a module a topic, each with `measure(native, folder)`. It runs its cases in
-`folder`, which is empty and its own, and returns figures by their full name. A case that cannot run on this machine
-raises; it is never counted as passed. `--only` keeps the figures of other topics that the file has.
+Each of these packages of bench has a module a topic, with `measure(native, folder)`. It runs its cases in `folder`,
+which is empty and its own, and returns figures by their full name. A case that cannot run on this machine raises; it is
+never counted as passed. `--only` keeps the figures of other topics that the file has.
 """
 
 from __future__ import annotations
