@@ -1,11 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "base/seccomp_filter.h"
 
+#include <fcntl.h>
+#include <limits.h>
 #include <linux/audit.h>
 #include <linux/filter.h>
 #include <linux/seccomp.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "base/log.h"
 
@@ -116,6 +120,16 @@ void Refusal::say_so() const {
   if (!may_say) return;
   say("add PowerCCL's system calls to the filter: see docs/concepts/no-harm.md",
       "the job's seccomp filter refuses %s: from here on nothing is recorded or changed", call);
+}
+
+void Refusal::leave_word() const {
+  const char* folder = getenv("POWERCCL_RUN_FOLDER");
+  char path[PATH_MAX];
+  if (folder == nullptr || *folder == '\0') return;
+  const int length = snprintf(path, sizeof(path), "%s/.refused-%s", folder, call);
+  if (length < 0 || static_cast<size_t>(length) >= sizeof(path)) return;
+  const int file = open(path, O_WRONLY | O_CREAT | O_CLOEXEC, 0644);
+  if (file >= 0) close(file);
 }
 
 void Refusal::write_note(char* text, size_t size) const {

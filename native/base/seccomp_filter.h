@@ -3,6 +3,7 @@
 // for a call that it does not list, and with SECCOMP_FILTER_FLAG_TSYNC it holds for our threads as well.
 #ifndef POWERCCL_BASE_SECCOMP_FILTER_H
 #define POWERCCL_BASE_SECCOMP_FILTER_H
+#include <linux/futex.h>
 #include <sched.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -70,6 +71,17 @@ inline constexpr OwnCall kBeginningCalls[] = {
     {"close_range", POWERCCL_SYS_CLOSE_RANGE, {}},
 };
 
+// What recording to a trace calls while ranks communicate.
+inline constexpr OwnCall kRecordingCalls[] = {
+    {"futex", SYS_futex, {0, FUTEX_WAIT_PRIVATE}},
+    {"futex", SYS_futex, {0, FUTEX_WAKE_PRIVATE}},
+    {"pwrite64", SYS_pwrite64, {}},
+    {"fstat", SYS_fstat, {}},
+    {"clock_nanosleep", SYS_clock_nanosleep, {}},
+    {"getpid", SYS_getpid, {}},
+    {"write", SYS_write, {2}},
+};
+
 // Says that nothing is recorded, from now on or at all, because of such a filter. Not where that takes a call that is
 // refused as well.
 struct Refusal {
@@ -77,6 +89,8 @@ struct Refusal {
   bool may_say = false;
   explicit operator bool() const { return call != nullptr; }
   void say_so() const;
+  // Before anything is recorded: leaves word in the run folder, for the summary. The filter does not hold yet.
+  void leave_word() const;
   // For the trace: cut to a note's length.
   void write_note(char* text, size_t size) const;
 };

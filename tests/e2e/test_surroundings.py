@@ -51,6 +51,7 @@ def test_a_filter_for_all_threads_ends_recording_and_nothing_else(
     assert done.err.count(REFUSED) == 1
     run = read_run(powerccl.runs[-1])
     assert len(run.ranks) == (2 if delay_ms != "0" else 0)
+    assert ("refuses pwrite64, which recording needs" in run.unrecorded) == (delay_ms == "0")
 
 
 @on("mpich", "debian_openmpi")

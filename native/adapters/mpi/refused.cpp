@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // A seccomp filter that the job installs, and which refuses system calls that are made here: recording ends before the
 // filter holds, and waiting makes no system call afterwards.
-#include <linux/futex.h>
 #include <linux/prctl.h>
 #include <pthread.h>
 #include <sys/syscall.h>
@@ -16,19 +15,12 @@ Refusal g_refusal;  // by a filter that came before MPI was up
 pthread_mutex_t g_withdrawing = PTHREAD_MUTEX_INITIALIZER;
 
 constexpr OwnCall kYield = {"sched_yield", SYS_sched_yield, {}};
-// What the recorder's thread and the job's threads in our code call while MPI is up.
-constexpr OwnCall kCalls[] = {
-    {"futex", SYS_futex, {0, FUTEX_WAIT_PRIVATE}},
-    {"futex", SYS_futex, {0, FUTEX_WAKE_PRIVATE}},
-    {"pwrite64", SYS_pwrite64, {}},
-    {"fstat", SYS_fstat, {}},
-    {"clock_nanosleep", SYS_clock_nanosleep, {}},
+// What waiting calls in the job's threads.
+constexpr OwnCall kWaitingCalls[] = {
     kYield,
     {"prctl", SYS_prctl, {PR_SET_TIMERSLACK}},
     {"prctl", SYS_prctl, {PR_GET_TIMERSLACK}},
     {"getrusage", SYS_getrusage, {}},
-    {"getpid", SYS_getpid, {}},
-    {"write", SYS_write, {2}},
 };
 
 void restore_core_clocks() {
@@ -79,9 +71,11 @@ void powerccl::filters::filter_comes(const SeccompFilter& filter) {
   const bool began = g_adapter.process != 0;
   // A child after vfork() shares this memory; its filter is not its parent's.
   if (began && g_adapter.process != getpid()) return;
-  Refusal refusal{filter.refuses(kCalls), true};
+  Refusal refusal{filter.refuses(kRecordingCalls), true};
+  if (!refusal) refusal.call = filter.refuses(kWaitingCalls);
   if (!refusal && !began) refusal.call = filter.refuses(kBeginningCalls);
   if (!refusal) return;
+  if (!began) refusal.leave_word();
   pthread_mutex_lock(&g_withdrawing);
   g_refusal = {refusal.call, !began && filter.allows_saying()};
   withdraw(refusal, filter.allows(kYield));

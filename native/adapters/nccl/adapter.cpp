@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "adapters/nccl/adapter.h"
 
-#include <linux/futex.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -22,17 +21,7 @@ std::atomic<bool> g_api_came{false};
 Refusal g_refusal;    // by a filter that came before the runtime
 pid_t g_process = 0;  // that the runtime is in
 
-// What threads of ours and the job's threads in our code call while communicators are there.
-constexpr OwnCall kCalls[] = {
-    {"futex", SYS_futex, {0, FUTEX_WAIT_PRIVATE}},
-    {"futex", SYS_futex, {0, FUTEX_WAKE_PRIVATE}},
-    {"pwrite64", SYS_pwrite64, {}},
-    {"fstat", SYS_fstat, {}},
-    {"clock_nanosleep", SYS_clock_nanosleep, {}},
-    {"getpid", SYS_getpid, {}},
-    {"write", SYS_write, {2}},
-};
-// The same with a policy that sets clocks.
+// What threads of ours and the job's threads in our code call with a policy that sets clocks.
 constexpr OwnCall kClockCalls[] = {
     {"socket", SYS_socket, {}},     {"connect", SYS_connect, {}}, {"sendmsg", SYS_sendmsg, {}},
     {"recvfrom", SYS_recvfrom, {}}, {"ppoll", SYS_ppoll, {}},     {"openat", SYS_openat, {}},
@@ -90,12 +79,13 @@ int call_behind(void*, void* stream, void (*callback)(void*), void* data) {
 void powerccl::filters::filter_comes(const SeccompFilter& filter) {
   using namespace powerccl::nccl;
   Runtime* its = runtime();
-  Refusal refusal{filter.refuses(kCalls), true};
+  Refusal refusal{filter.refuses(kRecordingCalls), true};
   if (!refusal && (its == nullptr || its->changes_clocks())) refusal.call = filter.refuses(kClockCalls);
   if (!refusal && its == nullptr) refusal.call = filter.refuses(kBeginningCalls);
   if (!refusal) return;
   if (its == nullptr) {
     g_refusal = {refusal.call, filter.allows_saying()};
+    g_refusal.leave_word();
   } else if (getpid() == g_process) {  // else a child after vfork(), whose filter is not its parent's
     live().stop();
     its->withdraw(refusal);

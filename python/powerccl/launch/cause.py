@@ -23,6 +23,7 @@ ELSEWHERE = ("ssh", "sbatch", "docker", "podman", "nerdctl", "kubectl", "qsub", 
 HIDDEN = ("", "-1", "NoDevFiles", "void")
 # A file system with less room than this takes no trace: its header alone has 4 KiB.
 LEAST_ROOM_BYTES = 64 << 10
+FILTERED = ".refused-"  # begins the name of a file for a system call: native/base/seccomp_filter.cpp
 _MARK = "process,"
 
 
@@ -188,6 +189,17 @@ def _failed(evidence: Evidence) -> str:
     return f"the job ended with exit code {evidence.code} {before}" if evidence.code else ""
 
 
+def _is_filtered(evidence: Evidence) -> str:
+    names = sorted(path.name.removeprefix(FILTERED) for path in evidence.folder.glob(f"{FILTERED}*"))
+    began = [each for each in evidence.seen or [] if each.communicates]
+    if not names or not began:
+        return ""
+    return (
+        f"a seccomp filter of {_names(began)} refuses {names[0]}, which recording needs; "
+        "add PowerCCL's system calls to the filter: see docs/concepts/no-harm.md"
+    )
+
+
 def _never_began(evidence: Evidence) -> str:
     seen = evidence.seen or []
     if nccl := [each for each in seen if each.nccl]:
@@ -212,6 +224,7 @@ RULES: tuple[Callable[[Evidence], str], ...] = (
     _uses_gloo,
     _has_no_gpu,
     _failed,
+    _is_filtered,
     _never_began,
 )
 
