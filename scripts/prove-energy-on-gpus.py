@@ -2,8 +2,8 @@
 """Prove on real GPUs that a run's energy is that of the energy counter: prove-energy-on-gpus.py OUT [--rounds N].
 
 The command of each run reads NVML's counters when it begins and when it ends; between them it computes and all-reduces
-on the GPUs it can see. What `powerccl run` states is compared with that. Intervals take turns. A run without NCCL on one
-of the GPUs must state that GPU alone. Writes OUT/energy.json. No clock is set: POWERCCL_CLOCKS=dry.
+on the GPUs it can see. What `powerccl run` states is compared with that. Intervals take turns. A run without NCCL on
+one of the GPUs must state that GPU alone. Writes OUT/energy.json. No clock is set: POWERCCL_CLOCKS=dry.
 """
 
 import argparse
@@ -103,9 +103,9 @@ def one_run(
 ) -> dict[str, Any]:
     """A run; its own statement beside the counters'."""
     truth, stated = out / f"{name}.truth.json", out / f"{name}.summary.json"
-    command = [sys.executable, "-m", "powerccl", "run", "--interval-ms", str(interval_ms), "--runs-dir", str(out / "runs"),
-               "--json", str(stated), "-q", "--", sys.executable, __file__, "--inner", str(out / "job.py"), str(ranks),
-               str(seconds), str(truth)]  # fmt: skip
+    powerccl = [sys.executable, "-m", "powerccl", "run", "-q", "--interval-ms", str(interval_ms)]
+    inside = [sys.executable, __file__, "--inner", str(out / "job.py"), str(ranks), str(seconds), str(truth)]
+    command = [*powerccl, "--runs-dir", str(out / "runs"), "--json", str(stated), "--", *inside]
     done = subprocess.run(command, env={**os.environ, **more}, timeout=LIMIT_S, check=False)
     if done.returncode:
         raise RuntimeError(f"{name} ended with exit code {done.returncode}")
@@ -135,8 +135,7 @@ def main() -> int:
     idle_watts = measured_idle_watts()
     runs = []
     for number in range(arguments.rounds):
-        for interval_ms in INTERVALS_MS:
-            runs.append(one_run(out, idle_watts, f"all-{interval_ms}-{number}", ranks, 4.0, interval_ms))
+        runs += [one_run(out, idle_watts, f"all-{ms}-{number}", ranks, 4.0, ms) for ms in INTERVALS_MS]
         runs.append(one_run(out, idle_watts, f"short-{number}", 1, 0.0, 100))
         runs.append(one_run(out, idle_watts, f"one-{number}", 1, 3.0, 100, CUDA_VISIBLE_DEVICES="0"))
     (out / "runs.json").write_text(json.dumps(runs, indent=1) + "\n")
