@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 from prometheus_client.parser import text_string_to_metric_families
-from synthetic import MS, TraceWriter, mpi_run, training_run, write_info
+from synthetic import MS, TraceWriter, mpi_run, mpi_trace, training_run, uuid, write_info, write_power
 
 from powerccl.analysis.report import report
 from powerccl.commands import cli
@@ -33,7 +33,7 @@ Samples = dict[tuple[str, tuple[tuple[str, str], ...]], float]
 
 def collector_of(*folders: Path) -> tuple[LiveNode, JobCollector]:
     node = LiveNode(folders, totals=True)
-    return node, JobCollector(node.look, lambda: node.counts)
+    return node, JobCollector(node.look, lambda: node.counts, named=True)
 
 
 def scraped(text: bytes) -> Samples:
@@ -116,7 +116,7 @@ def test_mpi(tmp_path: Path) -> None:
     assert value(samples, "powerccl_mpi_calls_total", rank="0") == 3010
     assert value(samples, "powerccl_mpi_wait_seconds_total", rank="0") == pytest.approx(0.610)
     assert value(samples, "powerccl_mpi_sleep_seconds_total", rank="0") == pytest.approx(0.540)
-    assert value(samples, "powerccl_mpi_function_calls_total", function="MPI_Sendrecv") == 4000
+    assert value(samples, "powerccl_mpi_function_calls_total", host="node1", function="MPI_Sendrecv") == 4000
     assert value(samples, "powerccl_mpi_cpu_seconds_total", rank="1") == pytest.approx(2.0)
 
 
@@ -279,3 +279,80 @@ def test_textfile_is_written_again_and_taken_away_at_the_end(tmp_path: Path) -> 
         child.send_signal(signal.SIGTERM)
     assert child.wait(20) == 0
     assert not file.exists()
+
+
+BOOTS = {"node1": "a" * 32, "node2": "b" * 32, "pod-7": "b" * 32}
+JOULES, WATTS, CALLS = "powerccl_gpu_energy_joules_total", "powerccl_gpu_power_watts", "powerccl_collectives_total"
+
+
+def shared_run(folder: Path) -> Path:
+    """A run of two machines, each with a rank and a GPU; on the second the rank is in a container."""
+    folder.mkdir()
+    for rank, host in enumerate(("node1", "pod-7")):
+        trace = TraceWriter(rank, 2, host=host, boot_id=BOOTS[host])
+        trace.comm(MS)
+        for call in range(1, 11 + rank):
+            trace.call(call, call * MS, 1 << 20)
+        trace.write(folder)
+        mpi = mpi_trace(rank, 2, host=host, boot_id=BOOTS[host])
+        mpi.mpi_total(1000 * MS, "Allreduce", 5, 40 * MS, 0)
+        mpi.mpi_total(1000 * MS, "Allreduce", 5, 40 * MS, 0, thread=10)
+        mpi.write(folder, f"mpi-{rank}.trace")
+        samples = write_power(folder, 2, 2000 * MS, 70.0 + 100 * rank, host=host)
+        own = [line for line in samples.read_text().splitlines(True) if line[0] == "#" or uuid(1 - rank) not in line]
+        samples.write_text(f"# boot_id: {BOOTS[host]}\n" + "".join(own))
+    write_info(folder, 2000 * MS)
+    return folder
+
+
+def exported_by(host: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Samples:
+    monkeypatch.setattr("powerccl.live.job.boot_id", lambda: BOOTS.get(host, "c" * 32))
+    monkeypatch.setattr("powerccl.live.node.socket.gethostname", lambda: host)
+    return scraped(as_text(collector_of(folder)[1]))
+
+
+def summed(samples: Samples, name: str) -> float:
+    return sum(number for (of, _), number in samples.items() if of == name)
+
+
+def test_a_node_exports_its_own_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two exporters of a shared run come to what one outside of it exports; a container is of its machine."""
+    folder = shared_run(tmp_path / "run")
+    first, second, outside = (exported_by(host, folder, monkeypatch) for host in ("node1", "node2", "login"))
+    assert summed(first, WATTS) == pytest.approx(70, rel=0.02)
+    assert summed(second, WATTS) == pytest.approx(170, rel=0.02)
+    assert (summed(first, CALLS), summed(second, CALLS)) == (10, 11)
+    for name in (WATTS, JOULES, CALLS, "powerccl_mpi_call_seconds_total", "powerccl_mpi_function_seconds_total"):
+        assert summed(outside, name) > 0
+        assert summed(first, name) + summed(second, name) == pytest.approx(summed(outside, name)), name
+    assert {dict(own)["host"] for name, own in second if name == WATTS} == {"pod-7"}
+    for samples in (first, second, outside):  # of the job as a whole
+        assert value(samples, "powerccl_job_ranks_found") == value(samples, "powerccl_job_ranks_expected") == 2
+    assert value(first, "powerccl_mpi_threads", rank="0") == 11
+
+
+@pytest.mark.skipif(shutil.which("promtool") is None, reason="no promtool here (package prometheus)")
+def test_the_dashboard_counts_a_watt_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Prometheus' own engine answers the panels for two nodes, and for a second exporter on one of them."""
+    folder = shared_run(tmp_path / "run")
+    series = []
+    for host, instance in (("node1", "node1:1"), ("node2", "node2:1"), ("node2", "node2:2")):
+        for (name, labels), number in exported_by(host, folder, monkeypatch).items():
+            number = 1 if name == "powerccl_job_running" else number
+            text = ",".join(f"{key}={json.dumps(label)}" for key, label in (*labels, ("instance", instance)))
+            series.append({"series": f"{name}{{{text}}}", "values": f"{number}x20"})
+    panels = {panel["title"]: panel["targets"] for panel in reversed(json.loads(DASHBOARD.read_text())["panels"])
+              if panel["type"] == "stat"}  # fmt: skip
+    expected = {"Jobs": 1, "Power": 240, "Clocks leased": 0}
+    tests = [
+        {
+            "expr": "round(" + panels[title][0]["expr"].replace("$run", ".*").replace("$instance", ".*") + ")",
+            "eval_time": "10m",
+            "exp_samples": [{"labels": "{}", "value": number}],
+        }
+        for title, number in expected.items()
+    ]
+    rules = tmp_path / "rules.yml"
+    rules.write_text(json.dumps({"tests": [{"interval": "1m", "input_series": series, "promql_expr_test": tests}]}))
+    done = subprocess.run(["promtool", "test", "rules", str(rules)], capture_output=True, check=False, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr

@@ -179,7 +179,7 @@ def test_metrics_of_one_name_and_of_one_user_are_bounded(monkeypatch: pytest.Mon
     same = [LiveGpu(gpu="x" * 300 + str(number), index=0, host="a", power_w=1.0) for number in range(3)]
     ranks = [LiveRank(rank=number, host="a", pid=1, gpu="", calls=1, per_s=1.0) for number in range(100)]
     jobs = [
-        LiveJob(run="a", folder="/a/\x1b", user="one", gpus=same, ranks=ranks),
+        LiveJob(run="a", folder="/a/\x1b", user="one", gpus=same, ranks=ranks, hosts_here=["a"]),
         LiveJob(run="a", folder="/a/\\x1b", user="two"),
     ]
     found = {family.name: family.samples for family in export.families(NodeView(host="a", unix_s=0, jobs=jobs), {})}

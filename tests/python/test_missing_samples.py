@@ -399,7 +399,7 @@ def test_an_ended_jobs_live_energy_says_what_it_lacks(
     assert job.joules_at_least == pytest.approx(50 * 60 + joules, rel=0.01)
     assert len(job.missing) == 1 and "GPU 1: no valid energy samples for" in job.missing[0]
     live = LiveNode((folder,), totals=True)
-    view = as_text(JobCollector(live.look, lambda: live.counts)).decode()
+    view = as_text(JobCollector(live.look, lambda: live.counts, named=True)).decode()
     live.close()
     told = [line for line in view.splitlines() if line.startswith("powerccl_gpu_unsampled_seconds{")]
     assert [float(line.split()[-1]) for line in told] == [0, second.missing_s]

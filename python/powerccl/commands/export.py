@@ -87,7 +87,7 @@ def command(
     node = LiveNode(
         [find_run(name, runs_dir or Path("runs")) for name in names], runs_dir, keep_s=keep_s, totals=True, say=say
     )
-    collector = JobCollector(node.look, lambda: node.counts)
+    collector = JobCollector(node.look, lambda: node.counts, named=bool(names))
     with contextlib.closing(node):
         catch_up(node)
         if once and textfile:

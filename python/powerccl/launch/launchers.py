@@ -210,7 +210,8 @@ def _start_of(process: Process) -> str:
 def boot_id() -> str:
     """What this boot of this host has in common with no other; empty if the kernel does not say."""
     try:
-        return Path("/proc/sys/kernel/random/boot_id").read_text("ascii", "replace").strip()
+        # Bytes: a helper with another user's rights may not be able to load a codec.
+        return Path("/proc/sys/kernel/random/boot_id").read_bytes().strip().decode("utf-8", "replace")
     except OSError:
         return ""
 

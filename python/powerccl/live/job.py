@@ -10,6 +10,7 @@ from pathlib import Path
 
 from powerccl import patterns
 from powerccl.analysis.summary import THROTTLE_REASONS
+from powerccl.launch.launchers import boot_id
 from powerccl.live.findings import LiveBudget, LiveGpu, LiveJob, LivePattern, LiveRank
 from powerccl.live.gpus import GpuState, whole
 from powerccl.live.mpi import MpiState
@@ -40,6 +41,7 @@ class Watcher:
         self._domains: dict[tuple[str, str], deque[tuple[int, int]]] = {}
         self._mpi = MpiState()
         self._names = Names()
+        self._boot_id = boot_id().replace("-", "")
 
     def close(self) -> None:
         """Let go of all files."""
@@ -55,7 +57,7 @@ class Watcher:
             self._take(self.run.look())
             if not self.run.waiting or time.monotonic() > until_s:
                 break
-        return self._findings(now_ns, host)
+        return self._findings(now_ns, host, self._names.of_machine(host, self._boot_id))
 
     def _take(self, found: Look) -> None:
         for log, _ in [*found.power, *found.cpu]:
@@ -96,19 +98,19 @@ class Watcher:
         if package and ((log.host, domain) in self._domains or len(self._domains) < MOST_GPUS):
             self._domains.setdefault((log.host, domain), deque(maxlen=4096)).append((time_ns, energy_uj))
 
-    def _findings(self, now_ns: int, host: str) -> LiveJob:
+    def _findings(self, now_ns: int, host: str, here: set[str]) -> LiveJob:
         info = self.run.info
         ended = bool(info and info.end_ns)
         nows: dict[str, int] = {}
         for path, rank in self._ranks.items():
             about = self._about[path].about
-            if about and (ended or about.host != host):
+            if about and (ended or about.host not in here):
                 nows[about.host] = max(nows.get(about.host, 0), rank.newest_ns)
         for (of_host, _), gpu in self._gpus.items():
-            if gpu.rows and (ended or of_host != host):
+            if gpu.rows and (ended or of_host not in here):
                 nows[of_host] = max(nows.get(of_host, 0), gpu.rows[-1][0])
         for of_host, newest_ns in self._mpi.newest_ns().items():
-            if ended or of_host != host:
+            if ended or of_host not in here:
                 nows[of_host] = max(nows.get(of_host, 0), newest_ns)
         job = LiveJob(
             run=(info.name if info else "") or self.run.folder.name,
@@ -122,6 +124,7 @@ class Watcher:
             ended=ended,
             exit_code=info.exit_code if info else None,
             window_s=self.window_s,
+            hosts_here=sorted(here),
             problems=self.run.problems,
         )
         if info and info.start_ns and (ended or info.host == host):
@@ -273,9 +276,13 @@ class Watcher:
             )
         job.gpus.sort(key=lambda each: (each.host, each.index))
         add_up(job)
-        watts = [self._cpu_watts(each, nows.get(of_host, now_ns)) for (of_host, _), each in self._domains.items()]
-        known_watts = [each for each in watts if each is not None]
-        job.cpu_w = sum(known_watts) if known_watts and len(known_watts) == len(watts) else None
+        packages: dict[str, list[float | None]] = {}
+        for (of_host, _), readings in self._domains.items():
+            packages.setdefault(of_host, []).append(self._cpu_watts(readings, nows.get(of_host, now_ns)))
+        job.host_cpu_w = {
+            host: sum(each or 0.0 for each in watts) for host, watts in packages.items() if None not in watts
+        }
+        job.cpu_w = sum(job.host_cpu_w.values()) if packages.keys() == job.host_cpu_w.keys() != set() else None
 
     def _span(self, host: str, now_ns: int) -> tuple[int | None, int, bool]:
         """From when until when energy should be known on a host, and whether its samples are all there."""

@@ -168,7 +168,7 @@ class LiveNode:
             devices = found.get(named or Path(SOCKET), {}) if named or not job.emulated else {}
             for gpu in job.gpus:
                 held = devices.get(gpu.gpu)
-                if held and held.held and gpu.host == self.host and not job.ended:
+                if held and held.held and gpu.host in job.hosts_here and not job.ended:
                     clock = f"{held.max_mhz} MHz" if held.max_mhz else "default"
                     own = held.holder_pid in job.pids
                     gpu.lease = clock if own else f"{clock}, {held.user} {held.holder_pid}"
@@ -178,11 +178,12 @@ class LiveNode:
         for job in view.jobs:
             sampled = {gpu.gpu for gpu in job.gpus}
             for rank in job.ranks:
-                if rank.gpu in sampled or rank.host != self.host or job.ended or job.emulated:
+                if rank.gpu in sampled or rank.host not in job.hosts_here or job.ended or job.emulated:
                     continue
                 sampled.add(rank.gpu)
                 gpu = self._nvml.read(rank.gpu)
                 if gpu:
+                    gpu.host = rank.host
                     gpu.ranks = [each.rank for each in job.ranks if each.gpu == rank.gpu]
                     job.gpus.append(gpu)
                     add_up(job)

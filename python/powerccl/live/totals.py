@@ -87,6 +87,10 @@ class MpiTotals:
         parts = np.array(list(self.sums.values()), np.int64).reshape(-1, 5).sum(axis=0)
         return tuple(int(part) for part in parts)  # type: ignore[return-value]
 
+    def threads(self) -> int:
+        """How many threads have called MPI at a time."""
+        return max((thread for thread, _, _, _ in self.sums), default=0) + 1
+
     def by_function(self) -> dict[str, tuple[int, int]]:
         """Calls and call_ns of each function."""
         found: dict[str, tuple[int, int]] = {}
@@ -100,7 +104,7 @@ class RankCounts(msgspec.Struct):
     """One rank of a host; its processes are added up.
 
     `kinds`: calls, captured, bytes, timed and seconds, each by pattern. `mpi`: calls, then seconds in calls, waiting,
-    asleep and of CPU time. Either is empty without traces of its kind.
+    asleep and of CPU time. Either is empty without traces of its kind. `mpi_threads`: that called MPI, at a time.
     """
 
     host: str
@@ -109,13 +113,14 @@ class RankCounts(msgspec.Struct):
     dropped: int = 0
     clocks: dict[str, int] = {}
     mpi: list[float] = []
+    mpi_threads: int = 0
 
 
 class JobCounts(msgspec.Struct):
-    """A job's counts. `functions`: calls and seconds."""
+    """A job's counts. `functions`: calls and seconds, by host and function."""
 
     ranks: list[RankCounts] = []
-    functions: dict[str, list[float]] = {}
+    functions: dict[str, dict[str, list[float]]] = {}
 
 
 class Totals:
@@ -161,8 +166,9 @@ class Totals:
             calls, _, call_ns, wait_ns, sleep_ns = process.total()
             for index, value in enumerate((calls, call_ns / 1e9, wait_ns / 1e9, sleep_ns / 1e9, process.cpu_s)):
                 rank.mpi[index] += value
+            rank.mpi_threads = max(rank.mpi_threads, process.threads())
             for function, (count, time_ns) in process.by_function().items():
-                times = found.functions.setdefault(function, [0.0, 0.0])
+                times = found.functions.setdefault(rank.host, {}).setdefault(function, [0.0, 0.0])
                 times[0] += count
                 times[1] += time_ns / 1e9
         found.ranks = [rank for _, rank in sorted(ranks.items())]

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Metrics of running jobs for Prometheus, in its conventions: base units, `_total` on what only rises.
 
+Each node exports the ranks and GPUs of its own machine. A run folder that several nodes share is then counted once.
 Labels are bounded: a job's run folder, its ranks and GPUs on this node, nine patterns, MPI's blocking functions.
 Nothing is labelled by size, communicator, process or command.
 """
@@ -9,7 +10,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -26,7 +27,7 @@ from powerccl.reports.labels import LONGEST_LABEL, run_label
 LEAST_BETWEEN_S = 0.5  # looks: however many ask, files are not read more often
 MOST_OF_USER = 100_000  # samples: three jobs of a thousand ranks; else one user fills the collector's memory
 RUN, RANK, GPU = ("run",), ("run", "host", "rank"), ("run", "host", "gpu", "uuid")
-PATTERN = (*RANK, "pattern")
+PATTERN, FUNCTION = (*RANK, "pattern"), ("run", "host", "function")
 
 # name, kind, labels, help. Counters are named without `_total`, which is added to them.
 METRICS: tuple[tuple[str, str, tuple[str, ...], str], ...] = (
@@ -84,13 +85,14 @@ METRICS: tuple[tuple[str, str, tuple[str, ...], str], ...] = (
     ("powerccl_gpu_utilization_ratio", "gauge", GPU, "Share of time in which a kernel ran, as NVML tells."),
     ("powerccl_gpu_clock_leased", "gauge", GPU, "1 while somebody holds a lease on the GPU's clock."),
     ("powerccl_cpu_power_watts", "gauge", ("run", "host"), "Power of the host's processors; everything on it counts."),
+    ("powerccl_mpi_threads", "gauge", RANK, "Threads that have called MPI at a time: times are sums over them."),
     ("powerccl_mpi_calls", "counter", RANK, "Blocking MPI calls."),
     ("powerccl_mpi_call_seconds", "counter", RANK, "Time in blocking MPI calls."),
     ("powerccl_mpi_wait_seconds", "counter", RANK, "Part of it in which nothing moved."),
     ("powerccl_mpi_sleep_seconds", "counter", RANK, "Part of that in which the thread was not on its core."),
     ("powerccl_mpi_cpu_seconds", "counter", RANK, "CPU time of the MPI process."),
-    ("powerccl_mpi_function_calls", "counter", ("run", "function"), "Blocking calls of the ranks on this node."),
-    ("powerccl_mpi_function_seconds", "counter", ("run", "function"), "Their time, summed over those ranks."),
+    ("powerccl_mpi_function_calls", "counter", FUNCTION, "Blocking calls of the ranks of this host."),
+    ("powerccl_mpi_function_seconds", "counter", FUNCTION, "Their time, summed over those ranks and their threads."),
     ("powerccl_exporter_info", "gauge", ("version",), "1; version of the exporter."),
     ("powerccl_exporter_look_seconds", "gauge", (), "What the last look at all jobs took."),
     ("powerccl_exporter_problems", "gauge", (), "Things that could not be read at the last look."),
@@ -151,8 +153,11 @@ class _Families:
 class JobCollector(Collector):
     """Looks at the jobs when it is asked, and not more often than LEAST_BETWEEN_S."""
 
-    def __init__(self, look: Callable[[], NodeView], totals: Callable[[], Mapping[Path, JobCounts]]) -> None:
-        self._look, self._totals = look, totals
+    def __init__(
+        self, look: Callable[[], NodeView], totals: Callable[[], Mapping[Path, JobCounts]], named: bool = False
+    ) -> None:
+        """Export what `look` and `totals` return; `named`: of runs that the user has named, as in `families`."""
+        self._look, self._totals, self._named = look, totals, named
         self._lock = threading.Lock()
         self._looked_s = float("-inf")
         self._families: list[Metric] = []
@@ -162,7 +167,7 @@ class JobCollector(Collector):
         with self._lock:
             if time.monotonic() - self._looked_s >= LEAST_BETWEEN_S:
                 view = self._look()
-                self._families = families(view, self._totals())
+                self._families = families(view, self._totals(), self._named)
                 self._looked_s = time.monotonic()
             return self._families
 
@@ -171,8 +176,19 @@ class JobCollector(Collector):
         return []
 
 
-def families(view: NodeView, totals: Mapping[Path, JobCounts]) -> list[Metric]:
-    """Metrics of a look; `totals` are the jobs' counts by folder."""
+class _AllHosts:
+    """Contains every host."""
+
+    def __contains__(self, host: object) -> bool:
+        return True
+
+
+def families(view: NodeView, totals: Mapping[Path, JobCounts], named: bool = False) -> list[Metric]:
+    """Metrics of a look; `totals` are the jobs' counts by folder.
+
+    Ranks and GPUs of other machines are left out: their own exporters have them. Only a run that the user has named
+    and that has nothing on this machine is exported as a whole. Such a run was copied here or is watched from outside.
+    """
     found = _Families()
     found.add("powerccl_jobs", sum(not job.ended for job in view.jobs))
     found.add("powerccl_exporter_info", 1, __version__)
@@ -181,15 +197,17 @@ def families(view: NodeView, totals: Mapping[Path, JobCounts]) -> list[Metric]:
     found.add("powerccl_exporter_unreadable_processes", view.unreadable_processes)
     for job in view.jobs:
         run = run_label(job.folder)
+        outside = named and not job.hosts_here and not job.pids
+        hosts: Container[str] = _AllHosts() if outside else job.hosts_here
         with found.of_user(job.user):
-            _job(found, run, job)
+            _job(found, run, job, hosts)
             counted = totals.get(Path(job.folder))
             if counted is not None:
-                _counts(found, run, counted)
+                _counts(found, run, counted, hosts)
     return found.all()
 
 
-def _job(found: _Families, run: str, job: LiveJob) -> None:
+def _job(found: _Families, run: str, job: LiveJob, hosts: Container[str]) -> None:
     emulated = job.emulated.split(":")[0]
     found.add("powerccl_job_info", 1, run, job.run, job.user, job.policy, job.clocks, emulated)
     found.add("powerccl_job_running", 0 if job.ended else 1, run)
@@ -201,7 +219,7 @@ def _job(found: _Families, run: str, job: LiveJob) -> None:
         found.add("powerccl_job_ranks_expected", job.ranks_expected, run)
     if job.budget and job.budget.allowed_pct is not None:
         found.add("powerccl_job_slowdown_allowed_ratio", job.budget.allowed_pct / 100, run)
-    for gpu in job.gpus:
+    for gpu in (each for each in job.gpus if each.host in hosts):
         labels = (run, gpu.host, gpu.index, gpu.gpu)
         found.add("powerccl_gpu_power_watts", gpu.power_w, *labels)
         found.add("powerccl_gpu_energy_joules", gpu.joules if gpu.joules is not None else gpu.joules_at_least, *labels)
@@ -212,9 +230,11 @@ def _job(found: _Families, run: str, job: LiveJob) -> None:
         used = gpu.utilization_pct
         found.add("powerccl_gpu_utilization_ratio", None if used is None else used / 100, *labels)
         found.add("powerccl_gpu_clock_leased", 1 if gpu.lease else 0, *labels)
-    found.add("powerccl_cpu_power_watts", job.cpu_w, run, job.host)
+    for host, cpu_w in job.host_cpu_w.items():
+        if host in hosts:
+            found.add("powerccl_cpu_power_watts", cpu_w, run, host)
     seen: set[tuple[str, int]] = set()
-    for rank in job.ranks:
+    for rank in (each for each in job.ranks if each.host in hosts):
         of = (rank.host, rank.rank)
         if of in seen:  # a second NCCL process of the same rank
             continue
@@ -226,8 +246,8 @@ def _job(found: _Families, run: str, job: LiveJob) -> None:
         found.add("powerccl_trace_unread_records", rank.behind, run, *of)
 
 
-def _counts(found: _Families, run: str, counts: JobCounts) -> None:
-    for rank in counts.ranks:
+def _counts(found: _Families, run: str, counts: JobCounts, hosts: Container[str]) -> None:
+    for rank in (each for each in counts.ranks if each.host in hosts):
         of = (run, rank.host, rank.rank)
         for kind in range(KINDS):
             if not any(total[kind] for total in rank.kinds):
@@ -241,9 +261,11 @@ def _counts(found: _Families, run: str, counts: JobCounts) -> None:
             found.add("powerccl_clock_requests", count, *of, result)
         for name, value in zip(_OF_MPI, rank.mpi, strict=False):
             found.add(f"powerccl_mpi_{name}", value, *of)
-    for function, (times, time_s) in sorted(counts.functions.items()):
-        found.add("powerccl_mpi_function_calls", times, run, function)
-        found.add("powerccl_mpi_function_seconds", time_s, run, function)
+        found.add("powerccl_mpi_threads", rank.mpi_threads or None, *of)
+    for host, functions in sorted(counts.functions.items()):
+        for function, (times, time_s) in sorted(functions.items()) if host in hosts else ():
+            found.add("powerccl_mpi_function_calls", times, run, host, function)
+            found.add("powerccl_mpi_function_seconds", time_s, run, host, function)
 
 
 _BY_PATTERN = (

@@ -235,6 +235,16 @@ class Names:
             known.append(boot_id)
         return _apart(host, known.index(boot_id) if boot_id else 0)
 
+    def of_machine(self, host: str, boot_id: str) -> set[str]:
+        """Names of the hosts that are one machine: containers of a machine have names of their own, and its boot."""
+        found = {
+            _apart(name, place)
+            for name, boots in self._boots.items()
+            for place, boot in enumerate(boots)
+            if boot_id and boot == boot_id
+        }
+        return found | ({host} if self._boots.get(host) == [] else set())
+
     def sampled(self, log: Samples, index: int, uuid: str) -> str:
         """The name of a GPU that was sampled on a host, which `host` has named; its UUID may be empty."""
         address, machine = log.about.get(f"gpu{index}_pci", "").lower(), self._machine(log.host, log.boot_id)
