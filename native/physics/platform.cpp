@@ -388,7 +388,7 @@ const char* pattern_name(Pattern pattern) {
 
 double bus_factor(Pattern pattern, uint32_t nranks) {
   const double n = nranks;
-  if (nranks <= 1) return 1;
+  if (nranks < 1) return 0;
   switch (pattern) {
     case Pattern::kAllReduce:
       return 2 * (n - 1) / n;

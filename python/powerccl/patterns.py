@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import math
+
 # The order is that of powerccl_pattern in native/abi/trace.h.
 PATTERNS = (
     "all_reduce",
@@ -38,9 +40,12 @@ def pattern_name(number: int) -> str:
 
 
 def bus_factor(pattern: str, ranks: int) -> float:
-    """Bus bandwidth over algorithm bandwidth (bytes / time), as NCCL tests' PERFORMANCE.md defines it."""
-    if ranks < 2:
-        return 1.0
+    """Bus bandwidth over algorithm bandwidth (bytes / time), as NCCL tests' PERFORMANCE.md defines it.
+
+    0 where one rank sends nothing; NaN where the number of ranks is not known.
+    """
+    if ranks < 1:
+        return math.nan
     if pattern == "all_reduce":
         return 2.0 * (ranks - 1) / ranks
     if pattern in ("all_gather", "reduce_scatter", "all_to_all", "scatter", "gather"):

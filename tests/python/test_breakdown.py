@@ -275,7 +275,7 @@ def test_a_bandwidth_of_next_to_nothing_is_none() -> None:
     rows = {"pattern": ["all_reduce"] * 8, "size_class": [64 * MIB] * 8, "ranks": [4] * 8, "bytes": [64 * MIB] * 8}
     kernels = pl.DataFrame(rows | dict.fromkeys(("duration_ns", "inside_ns"), [20 * MS] * 8))
     (half,) = link_rows(kernels, np.full(8, 10 * MS), None)
-    assert half.transfer_gbs == pytest.approx(2 * half.busbw_gbs) and half.time_s == pytest.approx(0.16)
+    assert half.transfer_gbs == pytest.approx(2 * half.busbw_gbs) and half.time_all_ranks_s == pytest.approx(0.16)
     (none,) = link_rows(kernels, np.full(8, 19 * MS), None)
     assert none.transfer_gbs is None and none.busbw_gbs == half.busbw_gbs
 

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 from __future__ import annotations
 
+import math
 import re
 from pathlib import Path
 
@@ -25,7 +26,8 @@ def test_names_follow_the_wire_format() -> None:
 )
 def test_bus_factor_is_nccl_tests(pattern: str, factor: float) -> None:
     assert patterns.bus_factor(pattern, 8) == factor
-    assert patterns.bus_factor(pattern, 1) == 1
+    assert patterns.bus_factor(pattern, 1) == (factor if factor == 1 else 0)
+    assert math.isnan(patterns.bus_factor(pattern, 0))
 
 
 @pytest.mark.parametrize(

@@ -73,7 +73,7 @@ def test_what_cannot_be_is_named_and_left_unknown() -> None:
     world = World(gpus=2, links="nvlink")
     world.communication_s, world.exposed_s = 0.01, 0.03  # the job's own file says more than the trace
     assert "exposed s is not known: the result was above communication s" in possible.check(world)[0]
-    link = LinkRow(pattern="all_reduce", size_class_bytes=4, operations=1, busbw_gbs=0.0, time_s=1.0)
-    with pytest.raises(ValueError, match="busbw gbs is not known: the result was zero"):
+    link = LinkRow(pattern="all_reduce", size_class_bytes=4, operations=1, busbw_gbs=-1.0)
+    with pytest.raises(ValueError, match="busbw gbs is not known: the result was below zero"):
         possible.check(link)
     assert possible.check(Parts(span_s=1.0, communication_s=0.5, exposed_s=0.5 + 1e-9)) == []  # rounding

@@ -73,7 +73,9 @@ def test_the_terminal_says_where_the_time_went(tmp_path: Path, width: int) -> No
 def test_what_takes_no_time_is_counted_and_not_shown(tmp_path: Path) -> None:
     found = report(late_run(tmp_path / "run", iterations=20)).findings
     for pattern in ("broadcast", "gather"):
-        found.link.append(LinkRow(pattern=pattern, size_class_bytes=32, operations=2, busbw_gbs=0.02, time_s=1e-6))
+        found.link.append(
+            LinkRow(pattern=pattern, size_class_bytes=32, operations=2, busbw_gbs=0.02, time_all_ranks_s=1e-6)
+        )
     text = text_of(found)
     assert "… 2 more" in text and "broadcast" not in text
 

@@ -69,7 +69,7 @@ def test_every_table_counts_the_same_operations(tmp_path: Path) -> None:
     assert [row.operations for row in found.link] == [82]
     # Sums of time end at the edges: the window has only parts of the first and the last kernel of each rank.
     assert row.time_s == pytest.approx((0.160 + 0.120) / 2)
-    assert found.counts[0].time_s == found.link[0].time_s == pytest.approx(0.280)
+    assert found.counts[0].time_all_ranks_s == found.link[0].time_all_ranks_s == pytest.approx(0.280)
     assert counted.time_s == pytest.approx(row.time_s)
     assert sum(each.communication_s for each in found.ranks) == pytest.approx(0.280)
     assert row.median_us == pytest.approx(3500)  # 4 ms on one rank, 3 on the other, and none was cut

@@ -13,7 +13,9 @@ from synthetic import MS, TraceWriter, training_run, write_info, write_power
 
 from powerccl.analysis.comparison.baseline import change_pct, compare
 from powerccl.analysis.findings import RunSummary, read_summary, write_summary
+from powerccl.analysis.report import report
 from powerccl.analysis.summary import summarise
+from powerccl.live.job import Watcher
 from powerccl.reports.job import clock_line
 from powerccl.reports.terminal import print_summary
 from powerccl.traces import records
@@ -265,3 +267,23 @@ def test_summary_type_is_what_is_written(tmp_path: Path) -> None:
     found = summarise(read_run(tmp_path))
     assert isinstance(found, RunSummary)
     assert synthetic.uuid(0) == found.gpus[0].gpu
+
+
+def test_bandwidth_of_one_rank_and_of_kernels_without_a_length(tmp_path: Path) -> None:
+    """As NCCL tests have it: one rank alone sends nothing over the bus. A length of no clock tick has no bandwidth."""
+    for ranks, lengths, expected in ((1, (400_000,), 0.0), (2, (0, 0), None), (2, (0, 400_000), (1 << 20) / 400_000)):
+        folder = tmp_path / f"{ranks}-{len(lengths)}-{sum(lengths)}"
+        folder.mkdir()
+        trace = TraceWriter(0, ranks)
+        trace.comm(MS)
+        for call, length in enumerate(lengths, 1):
+            trace.call(call, call * MS, 1 << 20, flags=0x40)
+            trace.kernel(call, call * MS, call * MS + length, 1 << 20)
+        trace.write(folder)
+        write_info(folder, 100 * MS)
+        made = report(folder).findings
+        (row,) = made.summary.patterns
+        assert row.busbw_gbs == (expected if expected is None else pytest.approx(expected)), (ranks, lengths)
+        assert [each.busbw_gbs for each in made.link] == [pytest.approx(expected)] * bool(expected)
+        (live,) = Watcher(folder, window_s=1.0).look(50 * MS, "node1").patterns
+        assert live.busbw_gbs == (expected if expected is None else pytest.approx(expected)), (ranks, lengths)

@@ -123,7 +123,7 @@ def test_iterations_shorter_than_their_communication_are_found() -> None:
         ("time_s", -1e-3),
         ("share_pct", 100.5),
         ("exposed_share", 1.1),
-        ("busbw_gbs", 0.0),
+        ("transfer_gbs", 0.0),
         ("transfer_gbs", 3.3),
         ("joules", float("nan")),
         ("wall_s", float("inf")),

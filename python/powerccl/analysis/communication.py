@@ -101,10 +101,15 @@ def phase_rows(coverage: CallCoverage, kernels: pl.DataFrame, tags: pl.DataFrame
 
 
 def bus_factors(kernels: pl.DataFrame) -> pl.DataFrame:
-    """Bus over algorithm bandwidth of each pattern and number of ranks: columns pattern, ranks, factor."""
+    """Bus over algorithm bandwidth of each pattern and number of ranks: columns pattern, ranks, factor (null: unknown)."""
     found = kernels.select("pattern", "ranks").unique(maintain_order=True)
     factors = [patterns.bus_factor(pattern, ranks) for pattern, ranks in found.iter_rows()]
-    return found.with_columns(factor=pl.Series(factors, dtype=pl.Float64))
+    return found.with_columns(factor=pl.Series(factors, dtype=pl.Float64).fill_nan(None))
+
+
+def long_ns(column: str = "duration_ns") -> pl.Expr:
+    """A kernel's length; null where clock ticks give it none, and so no bandwidth."""
+    return pl.when(pl.col(column) > 0).then(pl.col(column))
 
 
 def pattern_rows(coverage: CallCoverage, kernels: pl.DataFrame, gpus: int) -> list[PatternRow]:
@@ -121,7 +126,7 @@ def pattern_rows(coverage: CallCoverage, kernels: pl.DataFrame, gpus: int) -> li
     )
     ran = (
         kernels.join(bus_factors(kernels), on=["pattern", "ranks"])
-        .with_columns(busbw=pl.col("bytes") * pl.col("factor") / pl.col("duration_ns").clip(lower_bound=1))
+        .with_columns(busbw=pl.col("bytes") * pl.col("factor") / long_ns())
         .group_by(KEY, maintain_order=True)
         .agg(
             timed=pl.len(),
@@ -147,7 +152,7 @@ def pattern_rows(coverage: CallCoverage, kernels: pl.DataFrame, gpus: int) -> li
                 time_s=(row["time_ns"] or 0) / 1e9 / max(gpus, 1),
                 estimated_s=(row["estimated_ns"] or 0) / 1e9 / max(gpus, 1),
                 median_us=None if row["median_ns"] is None else row["median_ns"] / 1e3,
-                busbw_gbs=row["busbw"] or None,
+                busbw_gbs=row["busbw"],
                 joules_per_operation=None,
             )
         )

@@ -6,7 +6,7 @@ from __future__ import annotations
 import numpy as np
 import polars as pl
 
-from powerccl.analysis.communication import KEY, bus_factors
+from powerccl.analysis.communication import KEY, bus_factors, long_ns
 from powerccl.analysis.report_findings import LinkRow, Reference
 from powerccl.analysis.stragglers import Ints
 from powerccl.quantities import plural
@@ -29,7 +29,7 @@ def link_rows(
     """
     if not len(kernels):
         return []
-    length = pl.col("duration_ns").clip(lower_bound=1)
+    length = long_ns()
     # Whoever came last has waited for nobody.
     left = pl.when(pl.col("waiting_ns") >= 0).then((length - pl.col("waiting_ns")).clip(lower_bound=1))
     clear = (left >= NOISE * length) & (left > CLEARLY * 1e3 * uncertainty_us)
@@ -63,7 +63,7 @@ def _row(row: dict[str, object], reference: Reference | None) -> LinkRow:
         pattern=pattern,
         size_class_bytes=int(str(row["size_class"])),
         operations=int(str(row["count"])),
-        time_s=(_float(row["time_ns"]) or 0.0) / 1e9,
+        time_all_ranks_s=(_float(row["time_ns"]) or 0.0) / 1e9,
         busbw_gbs=busbw,
         transfer_gbs=transfer,
     )

@@ -246,7 +246,7 @@ def _counts(run: RunData, calls: pl.DataFrame, kernels: pl.DataFrame) -> list[Co
                 calls=int(census.calls[row, bits]),
                 kernels=int(census.kernels[row, bits]),
                 bytes=int(max(census.call_bytes[row, bits], census.kernel_bytes[row, bits])),
-                time_s=float(census.duration_ns[row, bits]) / 1e9,
+                time_all_ranks_s=float(census.duration_ns[row, bits]) / 1e9,
             )
             for row, bits in cells.tolist()
         ]
@@ -262,7 +262,7 @@ def _counts(run: RunData, calls: pl.DataFrame, kernels: pl.DataFrame) -> list[Co
             calls=int(row["calls"] or 0),
             kernels=int(row["kernels"] or 0),
             bytes=int(max(row["call_bytes"] or 0, row["kernel_bytes"] or 0)),
-            time_s=float(row["time_ns"] or 0) / 1e9,
+            time_all_ranks_s=float(row["time_ns"] or 0) / 1e9,
         )
         for row in joined.iter_rows(named=True)
     ]

@@ -97,7 +97,7 @@ class LinkRow(msgspec.Struct, kw_only=True):
     size_class_bytes: int
     operations: int
     busbw_gbs: float  # over the whole kernel, waiting included
-    time_s: float = 0.0  # of its kernels, all ranks
+    time_all_ranks_s: float = 0.0  # of its kernels
     transfer_gbs: float | None = None  # over what is left when all peers have come; None: too little is
     profile_gbs: float | None = None
     change_pct: float | None = None  # from profile_gbs to transfer_gbs (else busbw_gbs): above 0 it did better
@@ -127,7 +127,7 @@ class CountRow(msgspec.Struct, kw_only=True):
     calls: int
     kernels: int
     bytes: int
-    time_s: float  # sum over ranks of timed kernels
+    time_all_ranks_s: float  # of timed kernels
 
 
 class Reference(msgspec.Struct, kw_only=True):

@@ -225,8 +225,8 @@ def _collectives(kernels: pl.DataFrame, calls: pl.DataFrame, iterations: int, gp
                 per_iteration=per_iteration,
                 time_s=mean_s * per_iteration,
                 waiting_s=None if transfer_s is None else max(0.0, mean_s - transfer_s) * per_iteration,
-                busbw_gbs=bytes_moved / mean_s / 1e9 if mean_s > 0 and size else None,
-                transfer_busbw_gbs=bytes_moved / transfer_s / 1e9 if transfer_s and size else None,
+                busbw_gbs=bytes_moved / mean_s / 1e9 if mean_s > 0 and bytes_moved > 0 else None,
+                transfer_busbw_gbs=bytes_moved / transfer_s / 1e9 if transfer_s and bytes_moved > 0 else None,
             )
         )
     return sorted(found, key=lambda each: -each.time_s)

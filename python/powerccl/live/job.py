@@ -213,7 +213,7 @@ class Watcher:
         shares = [rank.share_pct for rank in job.ranks if rank.share_pct is not None]
         job.share_pct = sum(shares) / len(shares) if shares else None
         job.estimated = any(rank.estimated for rank in job.ranks)
-        for (pattern, size), (calls, timed, total_us, busbw, per_s) in kinds.items():
+        for (pattern, size), (calls, timed, total_us, busbw, per_s, known) in kinds.items():
             job.patterns.append(
                 LivePattern(
                     pattern=pattern,
@@ -222,7 +222,7 @@ class Watcher:
                     timed=round(timed),
                     per_s=per_s / max(len(job.ranks), 1),
                     mean_us=total_us / timed if timed else None,
-                    busbw_gbs=busbw / timed if timed else None,
+                    busbw_gbs=busbw / known if known else None,
                 )
             )
         job.patterns.sort(key=lambda row: -(row.mean_us or 0.0) * row.calls)

@@ -132,7 +132,10 @@ def _classes(sizes: npt.NDArray[np.uint64]) -> npt.NDArray[np.int64]:
 
 
 def count_kinds(rank: RankState, length_s: float, kinds: Kinds) -> None:
-    """Add a rank's window to the job's: calls, timed, their time in us, the sum of their bus bandwidths, calls/s."""
+    """Add a rank's window to the job's kinds.
+
+    Calls, timed kernels, their time in us, the sum of their bus bandwidths, calls/s, and how many bandwidths are known.
+    """
     for rows, timed in ((rank.calls, False), (rank.kernels, True)):
         if not len(rows):
             continue
@@ -141,7 +144,7 @@ def count_kinds(rank: RankState, length_s: float, kinds: Kinds) -> None:
         for key in np.unique(keys).tolist():
             chosen = rows[keys == key]
             pattern, size = patterns.pattern_name(key % 256), key // 256
-            sums = kinds.setdefault((pattern, size), [0.0] * 5)
+            sums = kinds.setdefault((pattern, size), [0.0] * 6)
             if not timed:
                 sums[0] += len(chosen)
                 sums[4] += len(chosen) / length_s
@@ -155,4 +158,6 @@ def count_kinds(rank: RankState, length_s: float, kinds: Kinds) -> None:
             sums[4] += replays / length_s
             sums[1] += len(chosen)
             sums[2] += float(lengths_ns.sum()) / 1e3
-            sums[3] += float((chosen["bytes"] * factors / np.maximum(lengths_ns, 1)).sum())
+            known = (lengths_ns > 0) & np.isfinite(factors)
+            sums[3] += float((chosen["bytes"][known] * factors[known] / lengths_ns[known]).sum())
+            sums[5] += int(known.sum())

@@ -200,8 +200,8 @@ def size_texts(found: ReportFindings) -> Callable[[str, int], str]:
 
 def _link(found: ReportFindings, narrow: bool) -> Table:
     rows: list[LinkRow] = found.link
-    least = LEAST_SHARE * sum(row.time_s for row in rows)
-    shown = [row for row in rows if row.time_s >= least][:MOST_ROWS]
+    least = LEAST_SHARE * sum(row.time_all_ranks_s for row in rows)
+    shown = [row for row in rows if row.time_all_ranks_s >= least][:MOST_ROWS]
     size_text = size_texts(found)
     beside = any(row.profile_gbs is not None or row.reason != NO_PROFILE for row in shown)
     table = Table()

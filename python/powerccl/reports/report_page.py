@@ -64,7 +64,7 @@ def report_page(made: Report, ways: WaysFindings | None = None) -> str:
             _put(figures, f"iterations-{index}", iterations_chart.times(iterations.rows))
             _put(figures, f"iteration-energy-{index}", iterations_chart.energies(iterations.rows))
     _put(figures, "counts", _histogram(found, "calls"))
-    _put(figures, "times", _histogram(found, "time_s"))
+    _put(figures, "times", _histogram(found, "time_all_ranks_s"))
     _put(figures, "energy", _energy(found))
     _put(figures, "stragglers", _stragglers(found))
     summary = found.summary

@@ -129,7 +129,11 @@ def prometheus_text(found: ReportFindings) -> bytes:
     ]
     gauge("collective_calls", "Calls, all ranks.", *((labels, float(row.calls)) for labels, row in cells))
     gauge("collective_bytes", "Bytes of calls, all ranks.", *((labels, float(row.bytes)) for labels, row in cells))
-    gauge("collective_seconds", "Time of timed kernels, all ranks.", *((labels, row.time_s) for labels, row in cells))
+    gauge(
+        "collective_seconds",
+        "Time of timed kernels, all ranks.",
+        *((labels, row.time_all_ranks_s) for labels, row in cells),
+    )
     kinds = [
         ({"pattern": kind.pattern, "size_bytes": str(kind.size_class_bytes)}, kind)
         for kind in found.energy.kinds

@@ -168,7 +168,8 @@ TEST(Bandwidth, BusFactorsAreNcclTests) {
   EXPECT_DOUBLE_EQ(bus_factor(Pattern::kAllToAll, 8), 0.875);
   EXPECT_DOUBLE_EQ(bus_factor(Pattern::kBroadcast, 8), 1);
   EXPECT_DOUBLE_EQ(bus_factor(Pattern::kSendReceive, 8), 1);
-  EXPECT_DOUBLE_EQ(bus_factor(Pattern::kAllReduce, 1), 1);
+  EXPECT_DOUBLE_EQ(bus_factor(Pattern::kAllReduce, 1), 0);
+  EXPECT_DOUBLE_EQ(bus_factor(Pattern::kBroadcast, 1), 1);
 }
 
 TEST(Bandwidth, TinyOperationsTakeTheBaseLatency) {

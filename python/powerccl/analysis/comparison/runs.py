@@ -134,8 +134,8 @@ def _kernels(
     value = median_of(middle / 1e9, low / 1e9, high / 1e9, max(count // of_ranks, 1), "operations")
     place = (row.pattern, row.size_class_bytes)
     member.values[Key(TIME, "s", *place)] = value
-    if size > 0:
-        moved = size * bus_factor(row.pattern, ranks)
+    moved = size * bus_factor(row.pattern, ranks)
+    if moved > 0 and value.value > 0:  # not where one rank sends nothing, or a clock's ticks give no time
         ends = (value.high, value.low)
         limits = [moved / end if end and end > 0 else None for end in ends]
         member.values[Key(BANDWIDTH, "B/s", *place)] = Value(
