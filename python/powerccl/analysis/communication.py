@@ -101,7 +101,7 @@ def phase_rows(coverage: CallCoverage, kernels: pl.DataFrame, tags: pl.DataFrame
 
 
 def bus_factors(kernels: pl.DataFrame) -> pl.DataFrame:
-    """Bus over algorithm bandwidth of each pattern and number of ranks: columns pattern, ranks, factor (null: unknown)."""
+    """Bus over algorithm bandwidth of each pattern and number of ranks: columns pattern, ranks, factor."""
     found = kernels.select("pattern", "ranks").unique(maintain_order=True)
     factors = [patterns.bus_factor(pattern, ranks) for pattern, ranks in found.iter_rows()]
     return found.with_columns(factor=pl.Series(factors, dtype=pl.Float64).fill_nan(None))

@@ -152,6 +152,7 @@ class Gpu(msgspec.Struct, kw_only=True):
     """One GPU of the job."""
 
     gpu: str
+    index: int | None = None  # on its host, as the driver counts; None: it was not sampled
     host: str
     ranks: list[int]
     name: str = ""
@@ -202,13 +203,14 @@ class MpiComm(MpiTimes, kw_only=True):
 
 
 class MpiRank(MpiTimes, kw_only=True):
-    """One rank: `execution_s` is its span without MPI, None where the span is not known."""
+    """One rank. Its times are sums over the threads that called MPI at a time."""
 
     rank: int
     host: str
     pid: int  # of its first process
     span_s: float | None = None  # from the trace's start to its last record
-    execution_s: float | None = None
+    threads: int = 1  # that called MPI at a time
+    execution_s: float | None = None  # span_s of each of these threads, less their time in MPI
     cpu_s: float | None = None
 
 

@@ -27,7 +27,8 @@ def summarise_mpi(run: RunData, wall_s: float | None) -> MpiSummary | None:
         return None
     totals, processes = mpi_totals(run), mpi_process(run)
     ranks = len({trace.rank for trace in run.mpi})
-    threads_per_rank = _threads(processes, totals) / ranks
+    threads = _threads(processes, totals)
+    threads_per_rank = sum(threads.get(rank, 1) for rank in {trace.rank for trace in run.mpi}) / ranks
     sums = _times(totals.select(pl.col(name).sum() for name in _SUMS).row(0, named=True))
     sleeps = int(processes["sleeps"].sum())
     longer_ns = int(processes["sleep_ns"].sum()) - int(processes["asked_ns"].sum())
@@ -48,7 +49,7 @@ def summarise_mpi(run: RunData, wall_s: float | None) -> MpiSummary | None:
         oversleep_us=longer_ns / sleeps / 1e3 if sleeps else None,
         rows=_rows(totals, ranks),
         comms=_comms(totals),
-        by_rank=_by_rank(run.mpi, totals, processes),
+        by_rank=_by_rank(run.mpi, totals, processes, threads),
         imbalance=_imbalance(totals),
         energy=cpu_energy(run),
         rank_names={trace.rank: trace.rank_name for trace in run.mpi if trace.rank_name},
@@ -90,8 +91,8 @@ def _per_rank(times: dict[str, Any], ranks: int) -> dict[str, Any]:
     return {f"{name}_per_rank_s": times[f"{name}_s"] / ranks for name in ("time", "wait", "transfer", "sleep")}
 
 
-def _threads(processes: pl.DataFrame, totals: pl.DataFrame) -> int:
-    """How many threads called MPI at a time, all ranks together; of a rank's processes, the one with most counts."""
+def _threads(processes: pl.DataFrame, totals: pl.DataFrame) -> dict[int, int]:
+    """How many threads of each rank called MPI at a time; of a rank's processes, the one with most counts."""
     said = processes.select("rank", "threads")
     # A process that was killed may have told of its calls only.
     seen = (
@@ -100,8 +101,7 @@ def _threads(processes: pl.DataFrame, totals: pl.DataFrame) -> int:
         .select("rank", "threads")
     )
     most = pl.concat([said, seen]).group_by("rank", maintain_order=True).agg(pl.col("threads").max())
-    ranks = max(processes["rank"].n_unique(), totals["rank"].n_unique(), 1)
-    return max(int(most["threads"].clip(1).sum()), ranks)
+    return {int(rank): max(int(threads), 1) for rank, threads in most.iter_rows()}
 
 
 def _cpu_s(processes: pl.DataFrame) -> float | None:
@@ -142,7 +142,9 @@ def _comms(totals: pl.DataFrame) -> list[MpiComm]:
     return comms
 
 
-def _by_rank(traces: list[RankTrace], totals: pl.DataFrame, processes: pl.DataFrame) -> list[MpiRank]:
+def _by_rank(
+    traces: list[RankTrace], totals: pl.DataFrame, processes: pl.DataFrame, threads: dict[int, int]
+) -> list[MpiRank]:
     sums = {row["rank"]: _times(row) for row in _grouped(totals, "rank").iter_rows(named=True)}
     nothing = _times(dict.fromkeys(_SUMS, 0))
     ranks = []
@@ -156,7 +158,8 @@ def _by_rank(traces: list[RankTrace], totals: pl.DataFrame, processes: pl.DataFr
                 host=own[0].host,
                 pid=own[0].pid,
                 span_s=span_s or None,
-                execution_s=max(span_s - times["time_s"], 0.0) if span_s else None,
+                threads=threads.get(rank, 1),
+                execution_s=max(span_s * threads.get(rank, 1) - times["time_s"], 0.0) if span_s else None,
                 cpu_s=_cpu_s(processes.filter(pl.col("rank") == rank)),
                 **times,
             )

@@ -222,9 +222,10 @@ def _sample(run: RunData, gpu: Gpu, communicating: dict[str, iv.Intervals], part
     if found is None:
         return _Sampled(gpu, whole, intervals, None, iv.EMPTY, span)
     log, rows = found
-    gpu.name = log.about.get(f"gpu{rows['gpu'][0]}_name", "")
+    gpu.index = int(rows["gpu"][0])
+    gpu.name = log.about.get(f"gpu{gpu.index}_name", "")
     time = rows["time_ns"].to_numpy()
-    sampled = (span, int(rows["gpu"][0]), int(time[-1]))
+    sampled = (span, gpu.index, int(time[-1]))
     curve = gpu_curve(log, rows)
     busy = iv.contains(intervals, time)
     inside = iv.contains(whole, time)

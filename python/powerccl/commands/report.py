@@ -130,7 +130,10 @@ def command(
     if csv_folder:
         from powerccl.reports.tabular import write_csv
 
-        _write(csv_folder, lambda path: write_csv(found, path))
+        tables: list[Path] = []
+        _write(csv_folder, lambda path: tables.extend(write_csv(found, path)))
+        if not tables:
+            say(f"{csv_folder} has no tables: the run has no ranks, no GPUs and no MPI calls")
     if prometheus:
         from powerccl.reports.tabular import prometheus_text
 

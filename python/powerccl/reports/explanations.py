@@ -67,5 +67,6 @@ EXPLANATIONS: dict[str, tuple[str, ...]] = {
     "mpi": (
         "Waiting: in an MPI call while nothing moves. Asleep: the part of the waiting in which the rank left its core.",
         "Transferring: the rest of the call. Times are means over the ranks.",
+        "Those of a rank are sums over its threads that call MPI.",
     ),
 }

@@ -22,7 +22,7 @@ from powerccl import __version__, clean
 from powerccl.live.findings import LiveJob, NodeView
 from powerccl.live.totals import KINDS, JobCounts
 from powerccl.patterns import PATTERNS, UNKNOWN
-from powerccl.reports.labels import LONGEST_LABEL, run_label
+from powerccl.reports.labels import LONGEST_LABEL, emulated_label, run_label
 
 LEAST_BETWEEN_S = 0.5  # looks: however many ask, files are not read more often
 MOST_OF_USER = 100_000  # samples: three jobs of a thousand ranks; else one user fills the collector's memory
@@ -208,7 +208,7 @@ def families(view: NodeView, totals: Mapping[Path, JobCounts], named: bool = Fal
 
 
 def _job(found: _Families, run: str, job: LiveJob, hosts: Container[str]) -> None:
-    emulated = job.emulated.split(":")[0]
+    emulated = emulated_label(job.emulated)
     found.add("powerccl_job_info", 1, run, job.run, job.user, job.policy, job.clocks, emulated)
     found.add("powerccl_job_running", 0 if job.ended else 1, run)
     found.add("powerccl_job_elapsed_seconds", job.elapsed_s, run)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a run is called in metrics."""
+"""Labels of a run in metrics: the exporter's and the report's are the same."""
 
 from __future__ import annotations
 
@@ -7,6 +7,11 @@ import hashlib
 from pathlib import Path
 
 LONGEST_LABEL = 256
+
+
+def emulated_label(modelled_by: str) -> str:
+    """The emulated platform without its settings, `yes` without a name; empty: real GPUs."""
+    return modelled_by.split(":")[0]
 
 
 def run_label(folder: str) -> str:

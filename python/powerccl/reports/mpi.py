@@ -9,7 +9,7 @@ from rich.text import Text
 
 from powerccl.analysis.findings import CpuEnergy, MpiImbalance, MpiRank, MpiRow, MpiSummary
 from powerccl.console import Console
-from powerccl.quantities import at_least, byte_size, microseconds, number, percent, plural, seconds, watts
+from powerccl.quantities import at_least, byte_size, microseconds, percent, plural, seconds, watts
 from powerccl.reports.table import Table
 
 EXECUTING, TRANSFERRING, WAITING, ASLEEP = "yellow", "bright_cyan", "red", "green"
@@ -34,6 +34,10 @@ def print_mpi(console: Console, mpi: MpiSummary) -> None:
     console.print(key())
     console.print()
     console.print(_totals(mpi, narrow))
+    if mpi.threads_per_rank > 1:
+        threads = f"{mpi.threads_per_rank:.3g}"
+        words = f"Times of a rank are sums over {threads} threads that call MPI; shares are of the time of all of them."
+        console.print(words, style="dim")
     console.print(processors(mpi.energy), style="dim")
     if mpi.rows:
         console.print()
@@ -120,8 +124,7 @@ def _totals(mpi: MpiSummary, narrow: bool) -> Table:
 
     row("whole run", wall_s, None)
     of_threads = mpi.threads_per_rank
-    summed = f"sum of {number(of_threads)} threads per rank" if of_threads > 1 else ""
-    row("in MPI", mpi.time_per_rank_s, mpi.time_s, summed, of_threads)
+    row("in MPI", mpi.time_per_rank_s, mpi.time_s, threads=of_threads)
     row(Text("  transferring", style=TRANSFERRING), mpi.transfer_per_rank_s, mpi.transfer_s, threads=of_threads)
     row(Text("  waiting", style=WAITING), mpi.wait_per_rank_s, mpi.wait_s, threads=of_threads)
     slept = plural(mpi.sleeps, "sleep") if mpi.sleeps else ""
@@ -205,7 +208,7 @@ def rank_lines(mpi: MpiSummary, width: int) -> list[Text]:
     if not ranks:
         return []
     lines = [Text(f"the ranks that waited least and most, of {of}", style="dim")] if len(ranks) < of else []
-    longest = max(rank.span_s or 0.0 for rank in ranks)
+    longest = max((rank.span_s or 0.0) * rank.threads for rank in ranks)
     names = {rank.rank: mpi.rank_name(rank.rank) for rank in ranks}
     name_width = max(map(len, names.values()))
     for rank in ranks:

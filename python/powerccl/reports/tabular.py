@@ -1,25 +1,29 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Findings for other programs: tables as CSV, gauges for Prometheus' textfile collector. SI units, stated in names."""
+"""Findings for other programs: tables as CSV, gauges for Prometheus' textfile collector. SI units, stated in names.
+
+A time that is a sum over ranks says so in its name (`time_all_ranks_s`). `time_s` is of one rank or GPU, or their mean.
+"""
 
 from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from powerccl import clean
+from powerccl.analysis.findings import MpiSummary
 from powerccl.analysis.report import ReportFindings, plain
 from powerccl.files import write_whole
 from powerccl.quantities import exact
-from powerccl.reports.labels import run_label
+from powerccl.reports.labels import emulated_label, run_label
 
 
 def write_csv(found: ReportFindings, folder: Path) -> list[Path]:
-    """One file a table into `folder`, which is made; those with nothing to say are left out. Empty: not known.
+    """One file a table into `folder`, which is made; those without rows are left out. An empty cell: not known.
 
     Raises:
         OSError: the folder or a file cannot be written.
@@ -42,6 +46,7 @@ def write_csv(found: ReportFindings, folder: Path) -> list[Path]:
         "stragglers": _plain(found.peers.ranks),
         "clocks": _plain(found.clock_effects),
         "gpus": _plain(found.summary.gpus),
+        **(_mpi_tables(found.summary.mpi) if found.summary.mpi else {}),
     }
     if found.savings:
         tables["against-baseline"] = _plain(found.savings.comparison.differences)
@@ -59,9 +64,54 @@ def write_csv(found: ReportFindings, folder: Path) -> list[Path]:
     return written
 
 
+def _mpi_tables(mpi: MpiSummary) -> dict[str, list[dict[str, Any]]]:
+    """Tables of the MPI part of a run."""
+    domains = [name.rpartition(" ") for name in mpi.energy.domains]
+    return {
+        "mpi-ranks": [{"name": mpi.rank_name(row.rank), **_fields(row)} for row in mpi.by_rank],
+        "mpi-calls": [_all_ranks(_fields(row)) for row in mpi.rows],
+        "mpi-communicators": [_all_ranks(_fields(row)) for row in mpi.comms],
+        "mpi-imbalance": _plain(mpi.imbalance),
+        "cpu-energy": [
+            {"host": host, "domain": domain, "joules_at_least": joules}
+            for (host, _, domain), joules in zip(domains, mpi.energy.domains.values(), strict=True)
+        ],
+    }
+
+
+def _all_ranks(row: dict[str, Any]) -> dict[str, Any]:
+    """Times that are sums over ranks say so in their names."""
+    return {f"{name.removesuffix('_s')}_all_ranks_s" if name in _SUMMED else name: each for name, each in row.items()}
+
+
+_SUMMED = ("time_s", "wait_s", "transfer_s", "sleep_s")
+
+
 def _fields(row: Any) -> dict[str, Any]:
     found: dict[str, Any] = msgspec.to_builtins(row, enc_hook=plain)
     return found
+
+
+def _mpi_gauges(mpi: MpiSummary, gauge: Callable[..., None]) -> None:
+    """Gauges of the MPI part of a run."""
+    share = None if mpi.share_pct is None else mpi.share_pct / 100
+    gauge("run_mpi_ratio", "Share of the run in MPI, mean of the threads that call it.", ({}, share))
+    gauge("run_cpu_energy_joules", "Energy of the hosts' processors: packages and DRAM.", ({}, mpi.energy.joules))
+    ranks = [({"rank": str(row.rank), "host": row.host}, row) for row in mpi.by_rank]
+    for name, field, what in (
+        ("mpi_seconds", "time_s", "In blocking MPI calls, summed over the rank's threads."),
+        ("mpi_wait_seconds", "wait_s", "Of that, waiting."),
+        ("mpi_sleep_seconds", "sleep_s", "Of that, asleep."),
+        ("mpi_calls", "calls", "Blocking MPI calls."),
+        ("mpi_threads", "threads", "Threads that called MPI at a time."),
+        ("cpu_seconds", "cpu_s", "CPU time of the rank's process."),
+    ):
+        gauge(f"rank_{name}", what, *((labels, getattr(row, field)) for labels, row in ranks))
+    cells = [({"function": row.function, "size_bytes": str(row.size_class_bytes)}, row) for row in mpi.rows]
+    gauge("run_mpi_calls", "Blocking MPI calls, all ranks.", *((labels, float(row.calls)) for labels, row in cells))
+    gauge("run_mpi_bytes", "Bytes of MPI calls, all ranks.", *((labels, float(row.bytes)) for labels, row in cells))
+    gauge("run_mpi_seconds", "Time in MPI calls, all ranks.", *((labels, row.time_s) for labels, row in cells))
+    gauge("run_mpi_wait_seconds", "Of that, waiting.", *((labels, row.wait_s) for labels, row in cells))
 
 
 def _plain(rows: Iterable[Any]) -> list[dict[str, Any]]:
@@ -78,7 +128,7 @@ def prometheus_text(found: ReportFindings) -> bytes:
 
     registry = CollectorRegistry()
     summary = found.summary
-    run = {"run": run_label(summary.folder), "name": summary.name, "emulated": summary.emulated or "no"}
+    run = {"run": run_label(summary.folder), "name": summary.name, "emulated": emulated_label(summary.emulated)}
     if found.window_s:
         run["window_seconds"] = ":".join(map(exact, found.window_s))
 
@@ -91,7 +141,8 @@ def prometheus_text(found: ReportFindings) -> bytes:
 
     gauge("run_seconds", "Length of the run.", ({}, summary.wall_s))
     gauge("run_exit_code", "Exit code of the job.", ({}, summary.exit_code))
-    gauge("run_ranks", "Ranks that left a trace.", ({}, float(summary.ranks)))
+    ranks = summary.ranks or (summary.mpi.ranks if summary.mpi else 0)
+    gauge("run_ranks", "Ranks that left a trace of NCCL, or of MPI where there is none.", ({}, float(ranks)))
     gauge("run_restarts", "Times that all ranks were started again.", ({}, float(summary.restarts)))
     gauge("run_energy_joules", "Energy of the job's GPUs.", ({}, summary.energy.joules))
     shares = summary.shares
@@ -103,9 +154,11 @@ def prometheus_text(found: ReportFindings) -> bytes:
         ("exposed", shares.exposed_pct, "Exposed communication's share of the working time, over all ranks."),
     ):
         gauge(f"run_{name}_ratio", what, ({}, None if pct is None else pct / 100))
-    gauge(
-        "gpu_energy_joules", "Energy of one GPU.", *(({"gpu": g.gpu, "host": g.host}, g.joules) for g in summary.gpus)
-    )
+    gpus = [
+        ({"gpu": "" if gpu.index is None else str(gpu.index), "uuid": gpu.gpu, "host": gpu.host}, gpu.joules)
+        for gpu in summary.gpus
+    ]
+    gauge("gpu_energy_joules", "Energy of one GPU.", *gpus)
     for name, field, what in (
         ("communication", "communication_s", "In kernels of communication."),
         ("exposed", "exposed_s", "In communication beside which nothing computed."),
@@ -144,4 +197,6 @@ def prometheus_text(found: ReportFindings) -> bytes:
         "Energy of one operation on one GPU.",
         *((labels, kind.joules_per_operation) for labels, kind in kinds),
     )
+    if summary.mpi:
+        _mpi_gauges(summary.mpi, gauge)
     return generate_latest(registry)

@@ -84,6 +84,23 @@ def mpi_totals(run: RunData) -> pl.DataFrame:
     return frame(schema, parts).with_columns(pl.min_horizontal("wait_ns", "call_ns").alias("wait_ns"))
 
 
+def mpi_calls(run: RunData) -> pl.DataFrame:
+    """Blocking calls that took long, each alone; shorter ones are in `mpi_totals` only.
+
+    Columns: trace, job, rank, host, comm_id, comm_name, nranks, function, thread, start_ns, stop_ns, wait_ns, sleep_ns,
+    bytes.
+    """
+    numbers = ("start_ns", "stop_ns", "wait_ns", "sleep_ns", "bytes")
+    schema: Schema = {**_OWNER, **_COMM, "function": pl.String, "thread": pl.Int64, **dict.fromkeys(numbers, pl.Int64)}
+    parts: list[dict[str, object]] = []
+    for index, trace in enumerate(run.mpi):
+        rows = trace.kinds[records.MPI_CALL]
+        functions = {"function": _functions(rows), "thread": rows["thread"].astype(np.int64)}
+        owner = _owner(index, trace, len(rows))
+        parts.append({**owner, **_comms(trace, rows), **functions, **_numbers(rows, numbers)})
+    return frame(schema, parts)
+
+
 def _latest(rows: npt.NDArray[np.void], key: tuple[str, ...]) -> npt.NDArray[np.void]:
     """The latest row of each key; of two at the same time, the one written last."""
     if not len(rows):
