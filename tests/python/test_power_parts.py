@@ -132,3 +132,18 @@ def test_a_run_of_hours_has_the_energy_of_its_counters(tmp_path: Path, monkeypat
     truth = sum((rows["energy_uj"].max() - rows["energy_uj"].min()) / 1e6 for _, rows in first.group_by("gpu"))  # type: ignore[operator]
     assert summarise(run).energy.joules == pytest.approx(truth, rel=2e-3)
     assert report(folder).findings.summary.energy.missing == []
+
+
+def test_values_that_are_no_numbers_are_counted(tmp_path: Path) -> None:
+    """A NaN of a driver or another program's file: left out, and said for each column."""
+    path = write_power(tmp_path, 1, 1000 * MS, 50.0)
+    lines = path.read_text().splitlines()
+    for row in (-1, -3):
+        fields = lines[row].split(",")
+        fields[3] = "NaN"
+        lines[row] = ",".join(fields)
+    lines[-5] = lines[-5].replace(",50000,", ",,")  # not known
+    path.write_text("\n".join(lines) + "\n")
+    log = read_power(path)
+    assert log.problems == ["power-node1.csv: 2 values of power_mw left out: not a whole number"]
+    assert log.samples["power_mw"].null_count() == 3

@@ -8,6 +8,7 @@ through polars' own CSV reader; a part that this does not take as it stands is t
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -71,6 +72,7 @@ class SampleFile:
         self._required, self._lost = required, lost
         self._header: list[str] = []
         self._bad = 0
+        self._no_numbers: Counter[str] = Counter()  # values by column that are there and are no numbers
 
     def parts(self, numbers: Sequence[str], texts: Sequence[str], needed: Sequence[str]) -> Iterator[pl.DataFrame]:
         """Columns of `numbers` (null: not known) and `texts`, some MiB of the file at a time, in the file's order.
@@ -95,6 +97,8 @@ class SampleFile:
                     yield rows
         if self._bad:
             self.problems.append(f"{self.path.name}: {plural(self._bad, 'line')} skipped that cannot be parsed")
+        for name, count in self._no_numbers.items():
+            self.problems.append(f"{self.path.name}: {plural(count, 'value')} of {name} left out: not a whole number")
 
     def _pieces(self) -> Iterator[bytes]:
         """Whole lines, less the last line end of each piece; the head is a piece of its own."""
@@ -166,12 +170,15 @@ class SampleFile:
         rows = lines.filter(good).to_frame().select(pl.col("lines").str.split_exact(",", len(header) - 1))
         rows = rows.unnest("lines")
         rows = rows.rename(dict(zip(rows.columns, header, strict=True)))
-        rows = rows.with_columns(
-            pl.col(name).str.strip_chars().cast(pl.Int64, strict=False) for name in numbers if name in header
-        )
+        columns = [name for name in numbers if name in header]
+        given = rows.select((pl.col(name).str.strip_chars() != "").sum() for name in columns).row(0)
+        rows = rows.with_columns(pl.col(name).str.strip_chars().cast(pl.Int64, strict=False) for name in columns)
         whole = pl.all_horizontal(
             pl.col(name).is_not_null() if name in numbers else pl.col(name).str.strip_chars() != "" for name in needed
         )
+        for name, count in zip(columns, given, strict=True):
+            if name not in needed and (lost := count - rows[name].count()):
+                self._no_numbers[name] += lost
         rows = rows.filter(whole)
         self._bad += len(lines) - len(rows)
         return _completed(rows, numbers, texts)
