@@ -2,7 +2,8 @@
 """What a report of a large run costs: time and memory of `powerccl report`, in a process of its own.
 
 Two runs, each of eight ranks: a million collectives, which are 16 million records and 1 GB of traces; and a day sampled
-every 20 ms, which is 35 million samples of 3 GB, with a collective every four seconds.
+every 20 ms, which is 35 million samples of 3 GB, with a collective every four seconds. Of so many records a report
+counts all and has a window in detail: `in_detail_pct` says how much of the kernels that is.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import time
 from pathlib import Path
 
 from bench.analysis.big_run import write_run
-from bench.figures import Figures, spread
+from bench.figures import Figures, one, spread
 
 RANKS = 8
 TIMES = 3
@@ -64,12 +65,21 @@ def figures(collectives: int = 1_000_000, times: int = TIMES, day_s: int = DAY_S
             taken = [once(folder, written) for _ in range(times)]
             found[f"analysis.report_{name}.seconds"] = spread([seconds for seconds, _ in taken], "s", 2)
             found[f"analysis.report_{name}.peak_mib"] = spread([peak for _, peak in taken], "MiB", 2)
+        found["analysis.report_1M.in_detail_pct"] = one(in_detail_pct(runs["1M"][0], Path(scratch) / "big.json"), "%")
         found["analysis.report_1M.html_mib"] = spread([runs["1M"][1].stat().st_size / (1 << 20)], "MiB", 2)
         energy = json.loads(runs["day"][1].read_text())["summary"]["energy"]["joules"]
         true = joules(runs["day"][0])
         if energy is None or abs(energy / true - 1) > 0.01:
             raise RuntimeError(f"the day's energy is {energy} J instead of {true:g} J")
     return found
+
+
+def in_detail_pct(folder: Path, written: Path) -> float:
+    """Of a run's kernels, those in the window that the report has in detail. All are counted by pattern and size."""
+    once(folder, written)
+    findings = json.loads(written.read_text())
+    kernels = sum(row["kernels"] for row in findings["counts"])
+    return round(findings["summary"]["communication"]["timed_calls"] / kernels * 100, 2)
 
 
 def joules(folder: Path) -> float:
