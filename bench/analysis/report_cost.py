@@ -79,7 +79,8 @@ def in_detail_pct(folder: Path, written: Path) -> float:
     once(folder, written)
     findings = json.loads(written.read_text())
     kernels = sum(row["kernels"] for row in findings["counts"])
-    return round(findings["summary"]["communication"]["timed_calls"] / kernels * 100, 2)
+    share = float(findings["summary"]["communication"]["timed_calls"]) / float(kernels)
+    return round(share * 100, 2)
 
 
 def joules(folder: Path) -> float:

@@ -15,6 +15,7 @@ from synthetic import MS, write_power
 from powerccl.analysis.energy import energy_curves, gpu_curve
 from powerccl.analysis.report import report
 from powerccl.analysis.summary import summarise
+from powerccl.live.job import Watcher
 from powerccl.traces import cpu, power, sample_file
 from powerccl.traces.cpu import read_cpu
 from powerccl.traces.folder import read_run
@@ -147,3 +148,5 @@ def test_values_that_are_no_numbers_are_counted(tmp_path: Path) -> None:
     log = read_power(path)
     assert log.problems == ["power-node1.csv: 2 values of power_mw left out: not a whole number"]
     assert log.samples["power_mw"].null_count() == 3
+    live = Watcher(tmp_path).look(1000 * MS, "node1")
+    assert "node1 GPU 0: 2 values left out: not a whole number" in live.problems

@@ -32,6 +32,7 @@ class GpuState:
         self.rows: deque[tuple[int, int, int]] = deque()
         self.latest: dict[str, str] = {}
         self.gained_uj: int | None = None
+        self.no_numbers = 0  # values of power and energy that are there and are no whole numbers
         self._most_w = most_watts(about, index)
         self._counter = Counter(self._most_w)
         self._interval_ns = number_of(about, "interval_ns")
@@ -51,6 +52,8 @@ class GpuState:
         read: list[tuple[int, int, int]] = []
         for row in rows:
             time_ns, energy_uj, power_mw = (whole(row, name) for name in ("time_ns", "energy_uj", "power_mw"))
+            self.no_numbers += energy_uj == -1 and row.get("energy_uj", "").strip() not in ("", "-1")
+            self.no_numbers += power_mw == -1 and row.get("power_mw", "").strip() not in ("", "-1")
             if 0 <= time_ns < LATEST_NS and time_ns > self._newest_ns:
                 self._newest_ns, self.latest = time_ns, row
                 energy_uj = energy_uj if energy_uj <= MOST_ENERGY_UJ else -1

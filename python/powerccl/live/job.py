@@ -17,7 +17,7 @@ from powerccl.live.mpi import MpiState
 from powerccl.live.ranks import Kinds, RankState, count_kinds, replayed, share_of
 from powerccl.live.run_folder import LiveRun, LiveSamples, LiveTrace, Look
 from powerccl.live.totals import Totals
-from powerccl.quantities import seconds
+from powerccl.quantities import plural, seconds
 from powerccl.traces.header import TraceHeader
 from powerccl.traces.identity import Names, count_expected, find_ranks, life_of_header, missing_ranks, number_ranks
 from powerccl.traces.plausible import MOST_CPU_WATTS
@@ -254,6 +254,9 @@ class Watcher:
             index = whole(row, "gpu")
             present, joules = gpu.is_present(now), None if gpu.gained_uj is None else gpu.gained_uj / 1e6
             known = row if present else {}
+            if gpu.no_numbers:
+                text = f"{host} GPU {index}: {plural(gpu.no_numbers, 'value')} left out: not a whole number"
+                job.problems = [*job.problems, text]
             missing_s = gpu.missing_ns(*self._span(host, now)) / 1e9
             at_least = missing_s > 0
             job.gpus.append(
