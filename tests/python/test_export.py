@@ -356,3 +356,17 @@ def test_the_dashboard_counts_a_watt_once(tmp_path: Path, monkeypatch: pytest.Mo
     rules.write_text(json.dumps({"tests": [{"interval": "1m", "input_series": series, "promql_expr_test": tests}]}))
     done = subprocess.run(["promtool", "test", "rules", str(rules)], capture_output=True, check=False, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_labels_of_both_exports_agree(tmp_path: Path) -> None:
+    folder = training_run(tmp_path / "run")
+    write_info(folder, 1800 * MS, emulated="t4x8:gpus=2")
+    live = scraped(as_text(collector_of(folder)[1]))
+    ended = scraped(prometheus_text(report(folder).findings))
+    gpus = [
+        {tuple(dict(own)[name] for name in ("run", "host", "gpu", "uuid")) for name_of, own in of if name_of == metric}
+        for of, metric in ((live, JOULES), (ended, "powerccl_gpu_energy_joules"))
+    ]
+    assert gpus[0] == gpus[1] == {(str(folder), "node1", str(gpu), uuid(gpu)) for gpu in range(2)}
+    assert {dict(own)["emulated"] for _, own in ended} == {"t4x8"}
+    assert value(live, "powerccl_job_info", emulated="t4x8") == 1
