@@ -38,7 +38,13 @@ RECORDED = ROOT.parent / "shared/runs"
 SIMULATOR = "bin/powerccl-sim"
 FILES = ("json", "html", "prometheus", "perfetto")
 # Damage that an MPI run without power samples can have.
-OF_MPI = ("trace cut in the middle", "trace full in the middle", "MPI rank's trace missing", "run.json cut", "rank killed")
+OF_MPI = (
+    "trace cut in the middle",
+    "trace full in the middle",
+    "MPI rank's trace missing",
+    "run.json cut",
+    "rank killed",
+)
 
 
 @dataclass
@@ -58,7 +64,7 @@ def outputs_of(run: Path, folder: Path) -> Outputs | str:
     if said.code:
         return said.err or said.out
     exported = speak(["export", "--once", run])
-    found = Outputs.read(folder, said.out + said.err, exported.out)
+    found = Outputs.read(run, folder, said.out + said.err, exported.out)
     shutil.rmtree(folder)
     return found
 

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 HEADER = struct.Struct("<8sIIIIiiiIQQQQQ64s48s20s16s16s32s16s16sI")
-COMM, CALL, KERNEL, MPI_TOTAL, PROCESS = 1, 2, 3, 8, 9
+COMM, CALL, KERNEL, MPI_TOTAL, PROCESS, WAIT, PAUSE = 1, 2, 3, 8, 9, 10, 12
 CAPTURED, HOST_TIMES = 0x01, 0x200
 LAYOUTS = {
     COMM: struct.Struct("<QQiiii24s"),
@@ -28,6 +28,8 @@ LAYOUTS = {
     KERNEL: struct.Struct("<QQQQQQBBBBB3s"),
     MPI_TOTAL: struct.Struct("<QQQQQQHHB"),
     PROCESS: struct.Struct("<QQQQQQII"),
+    WAIT: struct.Struct("<QQQQI"),
+    PAUSE: struct.Struct("<QQQI"),
 }
 PATTERNS = ["all_reduce", "broadcast", "reduce", "all_gather", "reduce_scatter", "send_receive", "scatter", "gather"]
 PATTERNS += ["all_to_all"]
@@ -36,6 +38,7 @@ MPI_DEFINITION = Path(__file__).parents[2] / "native/abi/mpi_functions.def"
 GAP_PERIODS = 3  # docs/concepts/energy-attribution.md: a longer time without samples is a gap
 STALE = 1.5  # reads a change: a counter that changes less often than it is read has changed somewhere between two
 UPDATE_NS = 100_000_000  # the slowest counters change every 100 ms
+POWER_ERROR = 0.2  # of energy by power samples alone, for less than an update: they are means of up to 100 ms before
 
 Spans = list[tuple[int, int]]
 Class = tuple[str, int]
@@ -49,14 +52,15 @@ class Trace:
     host: str
     rank: int
     nranks: int
-    gpu: str
+    gpu: str  # its UUID
+    pci: str
     start_ns: int
     run_id: str
     whole: bool  # nothing was dropped or cut off
     records: dict[int, list[tuple[int, int, tuple[Any, ...]]]]
 
     def kernel_spans(self) -> Spans:
-        """Times of all kernels on one clock: the host's, where both are used, else the GPU's.
+        """Times of all kernels on the host's clock; on the GPU's, if the host did not learn of any.
 
         A host learns late of a kernel, never early: the least difference is that of the clocks. It drifts, so the least
         of the first quarter and of the last one count.
@@ -64,7 +68,7 @@ class Trace:
         kernels = [(flags, row) for flags, _, row in self.records[KERNEL] if row[2] >= row[1] > 0]
         seen = sorted((at, told - at) for flags, row in kernels if not flags & HOST_TIMES
                       for at, told in zip(row[1:3], row[3:5], strict=True) if told)  # fmt: skip
-        if not seen or not any(flags & HOST_TIMES for flags, _ in kernels):
+        if not seen:
             return [(row[1], row[2]) for _, row in kernels]
         few = max(len(seen) // 4, 1)
         (t0, d0), (t1, d1) = (min(part, key=lambda each: each[1]) for part in (seen[:few], seen[-few:]))
@@ -150,7 +154,7 @@ def read_trace(path: Path) -> Trace | None:
         if kind in LAYOUTS:
             records[kind].append((flags, comm, LAYOUTS[kind].unpack_from(data, at + 8)))
     whole = committed <= there and not dropped
-    names = (text_of(head[14]), head[5], head[6], text_of(head[15]), head[9], head[20].hex())
+    names = (text_of(head[14]), head[5], head[6], text_of(head[15]), text_of(head[16]), head[9], head[20].hex())
     return Trace(path, *names, whole, records)
 
 
@@ -168,6 +172,20 @@ def union(spans: Iterable[tuple[int, int]]) -> Spans:
 def length_s(spans: Spans, begin: int = 0, end: int = 1 << 63) -> float:
     """Seconds of spans, of the part that is inside [begin, end)."""
     return sum(max(0, min(stop, end) - max(start, begin)) for start, stop in spans) / 1e9
+
+
+def both(first: Spans, second: Spans) -> Spans:
+    """Where two sets of spans, each without overlaps and in order, overlap."""
+    found: Spans = []
+    at = 0
+    for start, stop in first:
+        while at < len(second) and second[at][1] <= start:
+            at += 1
+        for other in second[at:]:
+            if other[0] >= stop:
+                break
+            found.append((max(start, other[0]), min(stop, other[1])))
+    return found
 
 
 def size_class(size: int) -> int:
@@ -248,10 +266,11 @@ class Meter:
         changes = [at for at in range(1, len(reads)) if reads[at][1] != reads[at - 1][1]]
         stale = len(changes) > 1 and len(reads) / len(changes) > STALE
         dated = [((reads[at - 1][0] + reads[at][0]) // 2 if stale else reads[at][0], reads[at][1]) for at in changes]
-        if not stale and changes and changes[0] == 1:
-            dated.insert(0, reads[0])
         if len(dated) < 2:
             return self.by_power(begin, end), 0.0
+        # The first value was counted one update before the first change, and not after it was read.
+        update_ns = round(statistics.median(b[0] - a[0] for a, b in pairwise(dated)))
+        dated.insert(0, (min(dated[0][0] - update_ns, reads[0][0]) if stale else reads[0][0], reads[0][1]))
 
         def until(time: int) -> float:
             """Joules up to a time, from the counter's first change on."""
@@ -266,7 +285,9 @@ class Meter:
             return joules + share * (dated[at + 1][1] - dated[at][1]) / 1e6
 
         late_ns = min(statistics.median(b[0] - a[0] for a, b in pairwise(reads)), UPDATE_NS) / 2
-        return until(end) - until(begin), late_ns / 1e9 * (self.watts_at(begin) + self.watts_at(end))
+        uncertain = late_ns / 1e9 * (self.watts_at(begin) + self.watts_at(end))
+        beyond = self.by_power(begin, dated[0][0]) + self.by_power(dated[-1][0], end)
+        return until(end) - until(begin), uncertain + POWER_ERROR * beyond
 
     def whole(self, begin: int, end: int) -> bool:
         """Whether nothing is missing: no gap without a counter reading on both sides, none at the ends."""
@@ -280,8 +301,8 @@ class Meter:
         return edges and (not gaps or bool(counted))
 
 
-def read_samples(path: Path) -> tuple[str, dict[str, Meter]]:
-    """The host, and each GPU's meter by UUID."""
+def read_samples(path: Path) -> tuple[str, dict[str, Meter], dict[str, str]]:
+    """The host, each GPU's meter by UUID, and UUIDs by PCI bus id."""
     about: dict[str, str] = {}
     columns: list[str] = []
     meters: dict[str, Meter] = defaultdict(Meter)
@@ -299,7 +320,8 @@ def read_samples(path: Path) -> tuple[str, dict[str, Meter]]:
                 meter.power.append((int(row["time_ns"]), float(power) / 1e3))
             if int(row["energy_uj"]) >= 0:
                 meter.counter.append((int(row["time_ns"]), int(row["energy_uj"])))
-    return about.get("host", path.stem.removeprefix("power-")), dict(meters)
+    uuids = {value: about[f"{key[:-4]}_uuid"] for key, value in about.items() if re.fullmatch(r"gpu\d+_pci", key)}
+    return about.get("host", path.stem.removeprefix("power-")), dict(meters), uuids
 
 
 def book_mpi(books: Books, traces: Sequence[Trace]) -> None:
@@ -341,12 +363,13 @@ def keep_books(folder: Path) -> Books:
     book_mpi(books, [trace for trace in traces if trace.path.name.startswith("mpi-")])
     for trace in nccl:
         books.ranks.setdefault((trace.host, trace.rank), []).append(trace)
-    meters = {
-        (host, uuid): meter
-        for path in sorted(folder.glob("power-*.csv"))
-        for host, found in [read_samples(path)]
-        for uuid, meter in found.items()
-    }
+    meters: dict[tuple[str, str], Meter] = {}
+    for path in sorted(folder.glob("power-*.csv")):
+        host, found, uuids = read_samples(path)
+        meters.update({(host, uuid): meter for uuid, meter in found.items()})
+        for trace in nccl:  # one that does not know its UUID knows its bus id, which is its host's
+            if trace.host == host and not trace.gpu:
+                trace.gpu = uuids.get(trace.pci, "")
     kernels: dict[tuple[str, str], Spans] = defaultdict(list)
     for trace in nccl:
         kernels[trace.host, trace.gpu] += trace.kernel_spans()

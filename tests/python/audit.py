@@ -7,13 +7,12 @@ read them. Nothing of powerccl is imported. Each fault is a line `kind: what`.
 
 from __future__ import annotations
 
-import re
 from collections import Counter, defaultdict
-from typing import Any
 
-from accountant import Books, GpuBook, length_s, union
+from accountant import PAUSE, WAIT, Books, GpuBook, both, length_s, union
+from audit_pages import pages, tables
 from perfetto_tracks import Track
-from read_outputs import Outputs, Page, dict_of, shown, text_rows, total
+from read_outputs import Outputs, dict_of, shown, total
 
 NEAR = 0.002  # totals agree within
 DAMAGED_NEAR = 0.01  # of a damaged run: what is shown as whole, and lacks less, is no fault
@@ -25,15 +24,6 @@ PARTS = (  # of a rank's or an iteration's time
     ("rest_s", ("computation_s", "idle_s")),
 )
 BELOW = (("exposed_waiting_s", "exposed_s"), ("exposed_waiting_s", "waiting_s"), ("exposed_s", "communication_s"))
-CSV_OF = {
-    "ranks": ("ranks",),
-    "patterns": ("summary", "patterns"),
-    "gpus": ("summary", "gpus"),
-    "counts": ("counts",),
-    "energy": ("energy", "kinds"),
-    "bandwidth": ("link",),
-    "stragglers": ("peers", "ranks"),
-}
 
 
 class Audit:
@@ -51,8 +41,8 @@ class Audit:
         else:
             self.below(damaged_from)
         self.sums()
-        self.pages()
-        self.tables()
+        pages(self)
+        tables(self)
 
     def fault(self, kind: str, what: str) -> None:
         self.faults.append(f"{kind}: {what}")
@@ -82,23 +72,23 @@ class Audit:
         self.same(kind, "wall time", summary["wall_s"], books.wall_s)
         energy = summary["energy"]
         gpus = {(row["host"], row["gpu"]): row for row in summary["gpus"]}
-        for (host, uuid), book in books.gpus.items():
+        for (host, uuid), gpu in books.gpus.items():
             row = gpus.get((host, uuid))
             if row is None:
                 self.fault("missing", f"GPU {uuid} of {host}")
                 continue
-            if book.whole and row["joules"] is None:
-                self.fault("missing", f"joules of GPU {uuid}, which are {book.joules:.6g}")
-            if not book.whole and row["joules"] is not None:
+            if gpu.whole and row["joules"] is None:
+                self.fault("missing", f"joules of GPU {uuid}, which are {gpu.joules:.6g}")
+            if not gpu.whole and row["joules"] is not None:
                 self.fault("whole", f"joules of GPU {uuid}: {row['joules']:.6g}, though samples are missing")
-            self.same(kind, f"joules of GPU {uuid}", row["joules"], book.joules, slack_of(book))
+            self.same(kind, f"joules of GPU {uuid}", row["joules"], gpu.joules, slack_of(gpu))
             if self.timed:
-                self.same(kind, f"GPU {uuid} communicating", row["communication_s"], book.communication_s, SECONDS)
+                self.same(kind, f"GPU {uuid} communicating", row["communication_s"], gpu.communication_s, SECONDS)
         slack = sum(slack_of(book) for book in books.gpus.values())
         self.same(kind, "joules", energy["joules"], books.joules, slack)
         talk = summary["communication"]
-        for name, right in (("calls", books.total("calls")), ("captured_calls", books.total("captured"))):
-            self.same(kind, f"communication.{name}", talk[name], right)
+        self.same(kind, "calls", talk["calls"], books.total("calls"))
+        self.same(kind, "captured calls", talk["captured_calls"], books.total("captured"))
         ranks = max(summary["ranks"], 1)
         rows = {(row["pattern"], row["size_class_bytes"]): row for row in summary["patterns"]}
         counts = {(row["pattern"], row["size_class_bytes"]): row for row in self.report["counts"]}
@@ -139,7 +129,13 @@ class Audit:
             if len(traces) != 1 or not kernels or not self.timed or row["by_profiler"]:
                 return
             end = max(stop for _, stop in kernels)
-            own = length_s(union(kernels), end - round(row["span_s"] * 1e9))
+            begin = end - round(row["span_s"] * 1e9)
+            own = length_s(union(kernels), begin)
+            waits = [values for trace in traces for _, _, values in trace.records[WAIT]]
+            if len({values[3] for values in waits}) == 1 and not any(trace.records[PAUSE] for trace in traces):
+                idle = union((values[1], values[2]) for values in waits)
+                exposed = length_s(both(union(kernels), idle), begin)
+                self.same("books", f"rank {row['rank']} exposed", row["exposed_s"], exposed, NEAR * own + SECONDS)
             self.same("books", f"rank {row['rank']} communicating", row["communication_s"], own, SECONDS)
             spans_s, talked_s = spans_s + row["span_s"], talked_s + own
         if spans_s:
@@ -186,7 +182,7 @@ class Audit:
             if book and book.whole:
                 self.same("export", f"energy of GPU {labels['uuid']}", value, book.joules, slack_of(book))
         counted = books.total("calls")
-        for name, right in (
+        expected: tuple[tuple[str, float | None], ...] = (
             ("powerccl_collectives_total", counted or None),
             ("powerccl_captured_collectives_total", books.total("captured") if counted else None),
             ("powerccl_timed_collectives_total", books.total("kernels") if counted else None),
@@ -194,10 +190,13 @@ class Audit:
             ("powerccl_mpi_calls_total", books.mpi.get("calls")),
             ("powerccl_mpi_call_seconds_total", books.mpi.get("time_s")),
             ("powerccl_mpi_wait_seconds_total", books.mpi.get("wait_s")),
-        ):
-            if right and name not in export:
+            ("powerccl_mpi_function_calls_total", books.mpi.get("calls")),
+            ("powerccl_mpi_function_seconds_total", books.mpi.get("time_s")),
+        )
+        for name, known in expected:
+            if known and name not in export:
                 self.fault("missing", f"{name} in export")
-            self.same("export", name, total(export, name), right)
+            self.same("export", name, total(export, name), known)
         if books.mpi:
             texts = {"csv": " ".join(self.outputs.tables), "prometheus": " ".join(report)}
             for where in [where for where, names in texts.items() if "mpi" not in names]:
@@ -246,6 +245,10 @@ class Audit:
         if talk["joules"] is not None and None not in shares:
             self.same(kind, "GPUs' communication joules in all", sum(shares), talk["joules"])
         self.same("twice", "communication's joules", split["joules_communication"], talk["joules"])
+        kept = self.outputs.kept
+        for name, of in (("joules", "energy"), ("joules", "communication"), ("time_s", "communication")):
+            if kept is not None:
+                self.same("twice", f"summary.json's {of} {name}", kept[of][name], summary[of][name])
         self.same("twice", "the run's joules", split["joules_total"], energy["joules"])
         parts = [split[f"joules_{name}"] for name in ("communication", "computation", "idle", "unexplained")]
         known = [part for part in parts if part is not None]
@@ -287,106 +290,6 @@ class Audit:
             if (one is None) != (other is None) and key in kinds:
                 self.fault("twice", f"joules of one {key} are {one} among patterns, and {other} as energy")
             self.same("twice", f"bus bandwidth of {key}", row["busbw_gbs"], links.get(key, {}).get("busbw_gbs"))
-
-    def pages(self) -> None:
-        """Printed figures against the report's, in text and HTML."""
-        summary, text, page = self.summary, self.outputs.text, self.outputs.html
-        energy, talk, shares = summary["energy"], summary["communication"], summary["shares"]
-        joules = energy["joules"] if energy["joules"] is not None else energy["joules_at_least"]
-        talked = talk["joules"] if talk["joules"] is not None else talk["joules_at_least"]
-        rows = {row["what"]: row for row in text_rows(text, "what", "time", "energy")}
-        for what, time_s, joule in (
-            ("whole run", summary["wall_s"], joules),
-            ("communication", talk["time_s"], talked),
-            ("elsewhere", None, None),
-        ):
-            row = rows.get(what, {})
-            cell = next((row[name] for name in row if name.startswith("energy")), None)
-            self.printed("text", f"time of {what}", row.get("time"), time_s)
-            self.printed("text", f"energy of {what}", cell, joule)
-            figure = shown(cell) if cell else None
-            if what == "whole run" and figure and figure.at_least != (energy["joules"] is None):
-                self.fault("text", f"energy {cell!r}, where joules are {energy['joules']}")
-        for column in ("time", "energy"):
-            cells = [
-                next((shown(row[name]) for name in row if name.startswith(column)), None)
-                for what in ("whole run", "communication", "elsewhere")
-                for row in [rows.get(what, {})]
-            ]
-            if None not in cells and cells[0] and cells[1] and cells[2] and not cells[0].at_least:
-                slack = sum(cell.slack for cell in cells if cell)
-                self.same("text", f"communication + elsewhere ({column})", cells[1].value + cells[2].value,
-                          cells[0].value, slack)  # fmt: skip
-        for name, key in (("communicating", "communicating_pct"), ("exposed", "exposed_pct")):
-            if match := re.search(rf"{name} (?:at least )?([\d.]+ %)[^\n]*working time", text):
-                self.printed("text", f"share {name}", match[1], shares[key])
-        for label, right in (
-            ("time", summary["wall_s"]),
-            ("energy", joules),
-            ("communicating", shares["communicating_pct"]),
-            ("exposed communication", shares["exposed_pct"]),
-            ("start-up", shares["startup_s"]),
-        ):
-            self.printed("html", label, page.behind(label), right)
-        split = self.report["energy"]
-        for name in ("communication", "computation", "idle", "unexplained"):
-            right = split[f"joules_{name}"]
-            cells = [row[1] for row in page.rows if len(row) == 2 and row[0] == name and shown(row[1])]
-            for cell in cells:
-                self.printed("html", f"energy of {name}", cell, right)
-            if match := re.search(rf"energy of all GPUs:[^\n]*{name} (\d[^,\n]*)", text):
-                self.printed("text", f"energy of {name}", match[1], right)
-        self.classes(text, page)
-
-    def classes(self, text: str, page: Page) -> None:
-        """Tables with a row a pattern and size: by place, since classes are printed by the median size."""
-        names = [row["pattern"].replace("_", "-") for row in self.summary["patterns"]]
-        printed = [row for row in text_rows(text, "pattern", "pattern", "calls") if row["pattern"] in names]
-        for row, right in zip(printed, self.summary["patterns"], strict=False):
-            for head, value in (
-                ("calls", right["calls"]),
-                ("time / GPU", right["time_s"] + right["estimated_s"]),
-                ("median", None if right["median_us"] is None else right["median_us"] / 1e6),
-                ("bus GB/s", right["busbw_gbs"]),
-                ("energy / op", right["joules_per_operation"]),
-            ):
-                if row["pattern"] == right["pattern"].replace("_", "-") and "captured" not in row.get(head, ""):
-                    self.printed("text", f"{head} of {row['pattern']}", row.get(head), value)
-        heads: list[str] = []
-        of_page: dict[tuple[str, str], dict[str, str]] = defaultdict(dict)
-        for cells in page.rows:
-            if cells[:2] == ["kind", "size"]:
-                heads = cells
-            elif len(cells) == len(heads):
-                of_page[cells[0], cells[1]].update(zip(heads, cells, strict=True))
-            else:
-                heads = []
-        for title, pairs in (
-            ("bus bandwidth", {"GB/s": "GB/s"}),
-            ("energy per GPU", {"per operation": "per operation and GPU"}),
-        ):
-            for row in text_rows(text, "kind", title, "size", "kernels"):
-                other = of_page.get((row["kind"], row.get("size", "")), {})
-                for mine, theirs in pairs.items():
-                    pair = shown(row.get(mine, "")), shown(other.get(theirs, ""))
-                    if pair[0] and pair[1]:
-                        self.same("twice", f"{theirs} of {row['kind']} in text and HTML", pair[0].value, pair[1].value,
-                                  pair[0].slack + pair[1].slack)  # fmt: skip
-
-    def tables(self) -> None:
-        """CSV against the report: cells of the same name are the same."""
-        for name, path in CSV_OF.items():
-            rows: Any = self.report
-            for key in path:
-                rows = rows[key]
-            table = self.outputs.tables.get(name, [])
-            if len(table) != len(rows):
-                self.fault("csv", f"{name}.csv has {len(table)} rows of {len(rows)}")
-                continue
-            for cells, row in zip(table, rows, strict=True):
-                for key, value in row.items():
-                    if isinstance(value, (int, float)) and not isinstance(value, bool) and cells.get(key):
-                        self.same("csv", f"{key} in {name}.csv", float(cells[key]), value)
 
     def below(self, clean: Outputs) -> None:
         """Of a damaged run: no figure above the undamaged run's books, and none below them that is shown as whole."""

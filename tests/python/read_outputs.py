@@ -129,10 +129,12 @@ class Outputs:
     metrics: dict[str, list[tuple[dict[str, str], float]]]
     export: dict[str, list[tuple[dict[str, str], float]]]
     tracks: list[Track]
+    kept: dict[str, Any] | None  # summary.json
 
     @classmethod
-    def read(cls, folder: Path, text: str, export: str) -> Outputs:
+    def read(cls, run: Path, folder: Path, text: str, export: str) -> Outputs:
         """The files json, html, prometheus, perfetto and the folder csv of `folder`, and what two verbs printed."""
+        kept = run / "summary.json"
         tables = {path.stem: list(csv.DictReader(io.StringIO(path.read_text()))) for path in folder.glob("csv/*.csv")}
         return cls(
             text,
@@ -142,6 +144,7 @@ class Outputs:
             samples((folder / "prometheus").read_text()),
             samples(export),
             tracks((folder / "perfetto").read_bytes()),
+            json.loads(kept.read_text()) if kept.exists() else None,
         )
 
     @property

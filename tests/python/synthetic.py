@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import re
 import struct
+from collections.abc import Callable
 from pathlib import Path
 
 PATTERNS = [
@@ -258,8 +259,8 @@ def write_power(
     folder: Path,
     gpus: int,
     end_ns: int,
-    watts: object,
-    clock_mhz: object = 1590,
+    watts: float | Callable[[int, int], float],
+    clock_mhz: int | Callable[[int, int], int] = 1590,
     interval_ns: int = 20 * MS,
     counter: bool = True,
     counter_every_ns: int = 0,

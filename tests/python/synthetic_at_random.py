@@ -10,7 +10,6 @@ import synthetic
 from synthetic import GPU_AHEAD_NS, HOST, MS, TraceWriter, mpi_run, write_info, write_power
 
 KIB = 1024
-BOOT = "11111111111111111111111111111111"
 
 
 def synthetic_run(folder: Path, seed: int) -> Path:
@@ -29,11 +28,17 @@ def synthetic_run(folder: Path, seed: int) -> Path:
     ]
     shares = sum(share for *_, share in kinds) / chance.uniform(0.1, 0.8)
     per_host = ranks // len(hosts)
+    told = chance.random() < 0.8  # NCCL's plugin learned the GPU's UUID; else its bus id, which hosts have in common
     ends_ns = 0
     for rank in range(per_host * len(hosts)):
         host = hosts[rank // per_host]
         local = rank % per_host
-        where = {"host": host, "gpu_uuid": _uuid(rank), "gpu_pci": f"00000000:0{local}:00.0", "local_rank": local}
+        where = {
+            "host": host,
+            "gpu_uuid": synthetic.uuid(rank) if told else "",
+            "gpu_pci": f"00000000:0{local}:00.0",
+            "local_rank": local,
+        }
         trace = TraceWriter(rank, per_host * len(hosts), **where, start_ns=5 * MS)
         trace.comm(6 * MS)
         call_id, late_ns = 0, chance.randrange(0, 2 * MS)
@@ -57,20 +62,14 @@ def synthetic_run(folder: Path, seed: int) -> Path:
     every_ns = interval_ns * chance.choice((0, 2, 5)) if interval_ns <= 50 * MS else 0
     for at, host in enumerate(hosts):
 
-        def watts(gpu: int, now: int) -> float:
-            return busy if (now // (step_ms * MS // 2)) % 2 else idle + 5 * gpu
+        def watts(gpu: int, now: int, more: int = 40 * at) -> float:
+            return busy + more if (now // (step_ms * MS // 2)) % 2 else idle + 5 * gpu
 
-        path = write_power(
-            folder, per_host, end_ns, watts, 1200, interval_ns, counter, every_ns, host=host
-        )  # GPU n of the second host has a UUID of its own
-        if at:
-            text = path.read_text()
-            for gpu in reversed(range(per_host)):
-                text = text.replace(synthetic.uuid(gpu), _uuid(at * per_host + gpu))
-            path.write_text(text)
+        path = write_power(folder, per_host, end_ns, watts, 1200, interval_ns, counter, every_ns, host=host)
+        text = path.read_text()
+        for gpu in reversed(range(per_host * bool(at))):  # GPUs of the second host have UUIDs of their own
+            text = text.replace(synthetic.uuid(gpu), synthetic.uuid(at * per_host + gpu))
+        limits = [f"# gpu{gpu}_power_limit_max_mw: 700000\n" for gpu in range(per_host)]
+        path.write_text("".join(limits) + text)
     write_info(folder, end_ns)
     return folder
-
-
-def _uuid(rank: int) -> str:
-    return synthetic.uuid(rank)
