@@ -168,13 +168,12 @@ def measure(native: NativeFiles, folder: Path) -> Figures:
     damaged = [(sources[(seed * 7) % len(sources)], seed, folder / f"damaged-{seed}") for seed in range(number)]
     done = [*spread(audit, runs, native.root), *spread(audit_damaged, damaged, native.root)]
     checked: Counter[str] = Counter()
-    kinds: Counter[str] = Counter()
     for each in done:
         checked += each.checked
-        kinds.update({text.partition(":")[0] for text in each.faults})
         for text in dict.fromkeys(each.faults):
             fault(f"{each.name}: {text}")
-    print(f"figures checked: {dict(checked)}\nruns with faults, by kind: {dict(kinds)}", file=sys.stderr)
+    runs_by_kind = Counter(kind for each in done for kind in {text.partition(":")[0] for text in each.faults})
+    print(f"figures checked: {dict(checked)}\nruns with faults, by kind: {dict(runs_by_kind)}", file=sys.stderr)
     wrong = sum(bool(each.faults) for each in done)
     return {
         "accounts.runs": count(len(done), len(done)),

@@ -57,6 +57,7 @@ def synthetic_run(folder: Path, seed: int) -> Path:
     end_ns = ends_ns + 10 * MS
     interval_ns = chance.choice((10, 19, 50, 100, 500)) * MS
     interval_ns = min(interval_ns, end_ns // 8 // MS * MS)
+    more_ns = chance.choice((0, 1, 2)) * interval_ns
     idle, busy = chance.uniform(30, 100), chance.uniform(100, 600)
     counter = chance.random() < 0.8
     every_ns = interval_ns * chance.choice((0, 2, 5)) if interval_ns <= 50 * MS else 0
@@ -65,7 +66,8 @@ def synthetic_run(folder: Path, seed: int) -> Path:
         def watts(gpu: int, now: int, more: int = 40 * at) -> float:
             return busy + more if (now // (step_ms * MS // 2)) % 2 else idle + 5 * gpu
 
-        path = write_power(folder, per_host, end_ns, watts, 1200, interval_ns, counter, every_ns, host=host)
+        # An agent samples until after the job's end, unless it is killed with the job.
+        path = write_power(folder, per_host, end_ns + more_ns, watts, 1200, interval_ns, counter, every_ns, host=host)
         text = path.read_text()
         for gpu in reversed(range(per_host * bool(at))):  # GPUs of the second host have UUIDs of their own
             text = text.replace(synthetic.uuid(gpu), synthetic.uuid(at * per_host + gpu))
