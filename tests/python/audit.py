@@ -107,7 +107,7 @@ class Audit:
                 ("median time", row["median_us"], book.median_us),
                 ("bus bandwidth", row["busbw_gbs"], book.busbw_gbs),
                 ("counts' kernels", count["kernels"], book.kernels),
-                ("counts' time", count["time_s"], book.time_s),
+                ("counts' time", count["time_all_ranks_s"], book.time_s),
             ):
                 self.same(kind, f"{name} of {key}", value, right)
         self.shares()
@@ -173,9 +173,7 @@ class Audit:
         ):
             self.same("prometheus", f"collective {name}", total(report, f"powerccl_collective_{name}"), right)
         for labels, value in report.get("powerccl_gpu_energy_joules", []):
-            row = next(
-                (gpu for gpu in self.summary["gpus"] if gpu["gpu"] == labels.get("gpu", labels.get("uuid"))), None
-            )
+            row = next((gpu for gpu in self.summary["gpus"] if gpu["gpu"] == labels["uuid"]), None)
             self.same("prometheus", f"energy of {labels}", value, row and row["joules"])
         export = self.outputs.export
         for labels, value in export.get("powerccl_gpu_energy_joules_total", []):
@@ -199,9 +197,20 @@ class Audit:
                 self.fault("missing", f"{name} in export")
             self.same("export", name, total(export, name), known)
         if books.mpi:
-            texts = {"csv": " ".join(self.outputs.tables), "prometheus": " ".join(report)}
-            for where in [where for where, names in texts.items() if "mpi" not in names]:
-                self.fault("missing", f"MPI in --{where}")
+            tables = self.outputs.tables
+            calls = [float(row["calls"]) for name in ("mpi-ranks", "mpi-calls") for row in tables.get(name, [])]
+            self.same("csv", "MPI calls of ranks and of functions", sum(calls), 2 * books.mpi["calls"])
+            for name, right in (
+                ("powerccl_rank_mpi_calls", books.mpi["calls"]),
+                ("powerccl_rank_mpi_seconds", books.mpi["time_s"]),
+                ("powerccl_run_mpi_calls", books.mpi["calls"]),
+                ("powerccl_run_mpi_bytes", books.mpi["bytes"]),
+                ("powerccl_run_mpi_seconds", books.mpi["time_s"]),
+                ("powerccl_run_mpi_wait_seconds", books.mpi["wait_s"]),
+            ):
+                if name not in report:
+                    self.fault("missing", f"{name} in --prometheus")
+                self.same("prometheus", name, total(report, name), right)
             if not self.outputs.tracks:
                 self.fault("missing", "MPI in --perfetto")
 
@@ -331,7 +340,12 @@ class Audit:
         amount("calls", talk["calls"], books.total("calls"), bool(new))
         amount("bytes", sum(row["total_bytes"] for row in summary["patterns"]),
                sum(row["total_bytes"] for row in clean.report["summary"]["patterns"]), bool(new))  # fmt: skip
-        amount("time in kernels", sum(row["time_s"] for row in self.report["counts"]), books.total("time_s"), bool(new))
+        amount(
+            "time in kernels",
+            sum(row["time_all_ranks_s"] for row in self.report["counts"]),
+            books.total("time_s"),
+            bool(new),
+        )
         for gpu in summary["gpus"]:
             book = next((book for (_, uuid), book in books.gpus.items() if uuid == gpu["gpu"]), None)
             if book:
