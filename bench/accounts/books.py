@@ -21,7 +21,7 @@ from pathlib import Path
 from bench.accounts import fault
 from bench.figures import Figures, count
 from bench.trust import ROOT
-from bench.trust.damage import KINDS, without_counter
+from bench.trust.damage import KINDS, Damage, without_counter
 from bench.trust.jobs import PLATFORMS, SCENARIOS, Job, record_all
 from bench.trust.spoken import speak, spread
 
@@ -37,6 +37,8 @@ RUNS = 200
 RECORDED = ROOT.parent / "shared/runs"
 SIMULATOR = "bin/powerccl-sim"
 FILES = ("json", "html", "prometheus", "perfetto")
+# Ten times an idle GPU's power may be a busy one's: nothing in the records contradicts it.
+POSSIBLE = ("power ten times too high",)
 # Damage that an MPI run without power samples can have.
 OF_MPI = (
     "trace cut in the middle",
@@ -78,12 +80,18 @@ def audit(run: Path) -> Audited:
     return Audited(run.name, done.faults, done.checked)
 
 
+def kinds_of_damage(source: Path) -> list[Damage]:
+    """What can happen to this run."""
+    if list(source.glob("mpi-*.trace")):
+        return [kind for kind in KINDS if kind.name in OF_MPI]
+    return [kind for kind in KINDS if not kind.mpi and kind.name not in POSSIBLE]
+
+
 def audit_damaged(task: tuple[Path, int, Path]) -> Audited:
     """A damaged copy of a run: source, seed, and a folder of its own. Its books are those of the undamaged run."""
     source, seed, folder = task
     chance = random.Random(seed)
-    mpi = bool(list(source.glob("mpi-*.trace")))
-    kinds = [kind for kind in KINDS if kind.name in OF_MPI] if mpi else [kind for kind in KINDS if not kind.mpi]
+    kinds = kinds_of_damage(source)
     kind = kinds[seed % len(kinds)]
     clean, broken = folder / f"clean-{source.name}", folder / source.name
     shutil.copytree(source, clean)
