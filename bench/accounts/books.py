@@ -94,7 +94,7 @@ def audit_damaged(task: tuple[Path, int, Path]) -> Audited:
     kinds = kinds_of_damage(source)
     kind = kinds[seed % len(kinds)]
     clean, broken = folder / f"clean-{source.name}", folder / source.name
-    shutil.copytree(source, clean)
+    shutil.copytree(source, clean, ignore=shutil.ignore_patterns("summary.json"))
     if kind.bare:
         without_counter(clean)
     shutil.copytree(clean, broken)

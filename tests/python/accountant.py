@@ -195,8 +195,6 @@ def size_class(size: int) -> int:
 
 def bus_factor(pattern: str, ranks: int) -> float:
     """docs/concepts/patterns.md."""
-    if ranks < 2:
-        return 1.0
     return 2 * (ranks - 1) / ranks if pattern == "all_reduce" else (ranks - 1) / ranks if pattern in SHARED else 1.0
 
 
