@@ -4,8 +4,10 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+from bench.accounts.hosts import Layout, is_swapped
 from bench.harm.layouts import LAYOUTS, SECONDS, WATTS, Expected, Folder
 from printing import printed
 
@@ -15,6 +17,7 @@ from powerccl.commands import cli
 from powerccl.live.job import Watcher
 from powerccl.reports.report import print_report
 from powerccl.reports.report_page import report_page
+from powerccl.traces.cpu import CpuLog
 from powerccl.traces.folder import read_run
 from powerccl.traces.identity import Life, Names, count_expected, find_ranks, number_ranks
 
@@ -114,6 +117,24 @@ def test_gpus_of_one_uuid_on_two_hosts_are_two_gpus(tmp_path: Path) -> None:
     assert len(job.gpus) == 4
     assert job.joules == pytest.approx(4 * GPU_JOULES, rel=0.02)
     assert [rank.name for rank in job.ranks] == ["0 on node1", "0 on node2", "1 on node1", "1 on node2"]
+
+
+@pytest.mark.parametrize("ranks_name", ["uuid", "pci", "both"])
+@pytest.mark.parametrize("boots", ["own", "same"])
+def test_hosts_of_equal_addresses_have_their_own_joules(tmp_path: Path, boots: str, ranks_name: str) -> None:
+    for number, uuids in enumerate(("own", "same")):
+        layout = Layout(uuids=uuids, ranks_name=ranks_name, boots=boots)
+        assert not is_swapped(layout, tmp_path / str(number))
+
+
+def test_a_rank_in_a_container_has_the_gpu_of_its_machine() -> None:
+    names = Names()
+    log = CpuLog(Path("power-node.csv"), {"host": "node", "boot_id": "b" * 32, "gpu0_pci": "0:01"}, None)  # type: ignore[arg-type]
+    assert names.sampled(log, 0, "GPU-1") == "GPU-1"
+    inside = SimpleNamespace(host="container", boot_id="b" * 32, gpu_uuid="GPU-1", gpu_pci="0:01", rank=0)
+    assert names.used(inside) == "GPU-1"  # type: ignore[arg-type]
+    inside.boot_id = "c" * 32
+    assert names.used(inside) == "GPU-1~2"  # type: ignore[arg-type]
 
 
 def test_gpus_are_found_by_their_address_on_their_host(tmp_path: Path) -> None:

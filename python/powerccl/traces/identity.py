@@ -217,16 +217,18 @@ def tell_ranks_apart(traces: list[RankTrace], of_processes: bool) -> None:
 
 
 class Names:
-    """Names of a run's hosts and GPUs, so that two machines never have one in common.
+    """Names of a run's hosts and GPUs, so that two hosts never have one in common.
 
     Hosts of one name may be two machines, and their clocks have nothing in common. UUIDs of real GPUs are unique, those
-    of emulated GPUs were not always, and PCI addresses are not.
+    of emulated GPUs were not always, and PCI addresses are not. Hosts that are namespaces of one machine have its boot.
     """
 
     def __init__(self) -> None:
         self._boots: dict[str, list[str]] = {}
-        self._machines: dict[str, list[str]] = {}
-        self._at_address: dict[tuple[str, str], str] = {}
+        self._hosts: dict[str, list[tuple[str, str]]] = {}
+        # Sampled GPUs by UUID, or address, on their host; and by the boot alone.
+        self._on_host: dict[tuple[tuple[str, str], str], str] = {}
+        self._on_boot: dict[tuple[str, str], set[str]] = {}
 
     def host(self, host: str, boot_id: str) -> str:
         """A host's name; `boot_id`: of its running kernel, empty: not known."""
@@ -247,28 +249,36 @@ class Names:
 
     def sampled(self, log: Samples, index: int, uuid: str) -> str:
         """The name of a GPU that was sampled on a host, which `host` has named; its UUID may be empty."""
-        address, machine = log.about.get(f"gpu{index}_pci", "").lower(), self._machine(log.host, log.boot_id)
-        name = self._gpu(uuid or address or f"GPU {index}", machine)
-        self._at_address.setdefault((machine, address), name)
+        address, host = log.about.get(f"gpu{index}_pci", "").lower(), self._host(log.host, log.boot_id)
+        name = self._gpu(uuid or address or f"GPU {index}", host)
+        for known_as in filter(None, (uuid, address)):
+            self._on_host.setdefault((host, known_as), name)
+            self._on_boot.setdefault((host[1], known_as), set()).add(name)
         return name
 
     def used(self, rank: TraceHeader) -> str:
-        """The name of a rank's GPU: that of the samples at its address, where the rank does not know its UUID."""
-        machine = self._machine(rank.host, rank.boot_id)
-        sampled = self._at_address.get((machine, rank.gpu_pci.lower())) if rank.gpu_pci else None
-        if sampled and not rank.gpu_uuid:
-            return sampled
-        return self._gpu(rank.gpu_uuid or rank.gpu_pci or f"rank {rank.rank}", machine)
+        """The name of a rank's GPU: that of the samples of its UUID on its host, or at its address without a UUID.
 
-    def _machine(self, host: str, boot_id: str) -> str:
+        A rank in a container has a host name of its own. Its GPU is sampled by the machine's agent, of the same boot.
+        """
+        host = self._host(rank.host, rank.boot_id)
+        known_as = rank.gpu_uuid or rank.gpu_pci.lower()
+        if (host, known_as) in self._on_host:
+            return self._on_host[host, known_as]
+        of_machine = self._on_boot.get((host[1], known_as), set()) if host[1] else set()
+        if len(of_machine) == 1:
+            return next(iter(of_machine))
+        return self._gpu(rank.gpu_uuid or rank.gpu_pci or f"rank {rank.rank}", host)
+
+    def _host(self, host: str, boot_id: str) -> tuple[str, str]:
         boots = self._boots.get(host)
-        return boot_id or (boots[0] if boots else host)
+        return host, boot_id or (boots[0] if boots else "")
 
-    def _gpu(self, gpu: str, machine: str) -> str:
-        known = self._machines.setdefault(gpu, [])
-        if machine not in known:
-            known.append(machine)
-        return _apart(gpu, known.index(machine))
+    def _gpu(self, gpu: str, host: tuple[str, str]) -> str:
+        known = self._hosts.setdefault(gpu, [])
+        if host not in known:
+            known.append(host)
+        return _apart(gpu, known.index(host))
 
 
 def _apart(name: str, place: int) -> str:
