@@ -107,7 +107,8 @@ class Node {
   void start_sampling() {
     cpu_sampler_ = std::make_unique<CpuSampler>(sysfs_root(), options_.interval_ns);
     if (cpu_sampler_->start(sample_path(options_.run_folder, "cpu-")) != 0) cpu_sampler_.reset();
-    sampler_ = std::make_unique<Sampler>(sample_path(options_.run_folder, "power-"), options_.interval_ns);
+    sampler_ = std::make_unique<Sampler>(sample_path(options_.run_folder, "power-"), options_.interval_ns,
+                                         options_.job_environment);
     sampler_->start();
   }
 

@@ -27,6 +27,8 @@ std::optional<int> parse_options(int argc, const char* const* argv, Options* opt
   app.add_option("--interval-ms", interval_ms, "time between samples; at least 100 for processors")
       ->check(CLI::Range(1, 60'000))
       ->capture_default_str();
+  app.add_option("--job-environment", options->job_environment, "what says which GPUs the job sees, for the power file")
+      ->type_name("JSON");
   app.add_flag_callback("--no-sample", [options] { options->sample = false; }, "take no samples, only restore clocks");
   app.add_flag("--restore-all", options->restore_all, "restore cores that dead processes left lowered, and end");
   app.footer(

@@ -10,6 +10,7 @@ struct Options {
   std::string run_folder;
   int64_t interval_ns = 20'000'000;
   bool sample = true;
+  std::string job_environment;  // written into the head of the power file
   bool restore_all = false;
 };
 

@@ -44,7 +44,8 @@ constexpr auto kLook = std::chrono::milliseconds(5);  // between two looks for h
 
 }  // namespace
 
-Sampler::Sampler(std::string path, int64_t interval_ns) : path_(std::move(path)), interval_ns_(interval_ns) {}
+Sampler::Sampler(std::string path, int64_t interval_ns, std::string job_environment)
+    : path_(std::move(path)), interval_ns_(interval_ns), job_environment_(std::move(job_environment)) {}
 
 // ---- Start, watch and end: on the main thread
 
@@ -276,6 +277,7 @@ std::string Sampler::comments_of(const Gpu& gpu) {
 
 std::string Sampler::comments() const {
   std::string text = common_comments(interval_ns_);
+  if (!job_environment_.empty()) text += comment("job_environment", job_environment_);
   if (!nvml_error_.empty()) return text + comment("nvml", nvml_error_) + comment("gpu_count", "0");
   text += comment("driver", sampling_.driver);
   text += comment("nvml", sampling_.nvml_version);

@@ -24,7 +24,8 @@ namespace powerccl::agent {
 
 class Sampler {
  public:
-  Sampler(std::string path, int64_t interval_ns);
+  // `job_environment` goes into the head of the file as it is.
+  Sampler(std::string path, int64_t interval_ns, std::string job_environment = "");
   ~Sampler() = default;  // only after stop() was true: threads use this object
   Sampler(const Sampler&) = delete;
   Sampler& operator=(const Sampler&) = delete;
@@ -80,6 +81,7 @@ class Sampler {
 
   const std::string path_;
   const int64_t interval_ns_;
+  const std::string job_environment_;
   StopEvent stop_;
   std::mutex mutex_;  // over all that follows but each Gpu's reader
   std::condition_variable changed_;

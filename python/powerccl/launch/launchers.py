@@ -60,6 +60,13 @@ class JobLauncher:
         """Whether we are the one of a folder's launchers who writes and reports for all."""
         return self.rank <= 0 or (self.per_node and self.local_rank <= 0)
 
+    @staticmethod
+    def alone_on_node(environment: Mapping[str, str]) -> bool:
+        """Whether the launcher started no other rank on this node; False where it does not say."""
+        if (count := _number(environment, "OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS")) > 0:
+            return count == 1
+        return re.fullmatch(r"1(\(x\d+\))?", environment.get("SLURM_STEP_TASKS_PER_NODE", "")) is not None
+
     @property
     def speaks_mpi(self) -> bool:
         """Whether it starts nothing but MPI programs, as a rule."""

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from powerccl.launch.native import NativeFiles
 from powerccl.launch.services import Service
 from powerccl.traces import helpers
 from powerccl.traces.helpers import HelperLog
+from powerccl.traces.visible import noted
 
 READY_S = 3.0
 END_S = 8.0
@@ -24,9 +26,15 @@ class NodeAgent(Kept):
     name = helpers.AGENT
 
     def __init__(
-        self, files: NativeFiles, folder: Path, interval_ms: int, environment: Mapping[str, str], events: HelperLog
+        self,
+        files: NativeFiles,
+        folder: Path,
+        interval_ms: int,
+        environment: Mapping[str, str],
+        events: HelperLog,
+        several: bool = False,
     ) -> None:
-        """`interval_ms`: between samples; 0 takes none.
+        """`interval_ms`: between samples; 0 takes none. `several`: this host has other ranks with other launchers.
 
         Raises:
             PowercclError: it is not installed.
@@ -34,6 +42,7 @@ class NodeAgent(Kept):
         super().__init__(events)
         self._command = [str(files.path(native.AGENT)), "--run-folder", str(folder)]
         self._command += ["--interval-ms", str(interval_ms)] if interval_ms > 0 else ["--no-sample"]
+        self._command += ["--job-environment", json.dumps(noted(environment, several))]
         self._environment = environment
         self._log = folder / f"agent-{events.host}.log"
         self._service: Service | None = None
@@ -64,20 +73,29 @@ class NodeAgent(Kept):
         self.events.note(self.name, f"was not started: {why.removeprefix(f'{self.name}: ')}")
         say(f"cannot sample power and clocks: {why}")
 
-    def end(self, say: Callable[[str], None]) -> list[str] | None:
-        """Let it end once no process lives that may lock a clock. It is never killed: it is the guard.
-
-        Gives its lines about the job's processes (cause.read_seen); None: it does not tell.
-        """
+    def ask_to_end(self, say: Callable[[str], None]) -> None:
+        """Have it take its last samples, and end once no process lives that may lock a clock; waits for nothing."""
         self.let_go(READY_S + 1.0)
         if self._service is None:
-            return None
+            return
         if self._service.has_ended(0):  # in the last moment: another one undoes what it would have undone
             try:
                 self._service = self._begin()
             except (PowercclError, OSError) as error:
                 say(f"{self.name} ended too soon and cannot be restarted ({error}): clocks may still be locked")
-                return None
+                self._service = None
+                return
+        self._service.release(0)
+
+    def end(self, say: Callable[[str], None]) -> list[str] | None:
+        """Wait for its end; `ask_to_end` where that was not done. It is never killed: it is the guard.
+
+        Gives its lines about the job's processes (cause.read_seen); None: it does not tell.
+        """
+        if self._service is None or not self._service.released:
+            self.ask_to_end(say)
+        if self._service is None:
+            return None
         if self._service.release(END_S):
             return self._service.printed()
         say(

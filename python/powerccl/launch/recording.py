@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import platform as machine
 import time
 from collections.abc import Callable, Mapping
@@ -100,12 +101,6 @@ class Recording:
             asked = request.max_slowdown_pct
             self._info.slowdown_pct = env.slowdown_budget_pct(base) if asked is None else asked
         table = self._write_first_files()
-        if job.on_node:
-            events = HelperLog(self.folder, machine.node())
-            self._agent = NodeAgent(job.native, self.folder, request.interval_ms, base, events)
-            self._unsampled += self._agent.start(say)
-        if request.emulate or NVIDIA_DEVICE.exists():
-            self._tell_unsampled()
         if clocks == "lease":
             clocks, base, self._daemon = _arrange_leases(job.native, self.folder, base, emulated, job.on_node, say)
         self._info.clocks = clocks
@@ -126,8 +121,23 @@ class Recording:
         environment = env.with_sanitizers(env.with_preload(environment, ours, wanted), base)
         if no_mpi and request.mpi:
             say_once(f"MPI is not recorded: {no_mpi}")
+        self._start_agent()
         self._info.start_ns = monotonic_ns()
+        if job.leads:  # whoever follows the run needs the time at which the job starts, not only its end
+            with contextlib.suppress(OSError):
+                write_run_info(self.folder, self._info)
         return environment
+
+    def _start_agent(self) -> None:
+        """Start the node's sampler. It comes last: its first readings are the energy counters' at the job's start."""
+        request, job = self.request, self.job
+        if job.on_node:
+            events = HelperLog(self.folder, machine.node())
+            several = job.launcher is not None and not job.launcher.alone_on_node(job.base)
+            self._agent = NodeAgent(job.native, self.folder, request.interval_ms, job.base, events, several)
+            self._unsampled += self._agent.start(self.say)
+        if request.emulate or NVIDIA_DEVICE.exists():
+            self._tell_unsampled()
 
     def end(self, ended: Ended, environment: Mapping[str, str]) -> None:
         """Let the helpers go and write how the job ended, and why no rank left a trace, if so.
@@ -136,6 +146,8 @@ class Recording:
             OSError: the folder cannot be written.
         """
         self._info.end_ns = monotonic_ns()
+        if self._agent:
+            self._agent.ask_to_end(self.say)  # first: its last readings are the energy counters' at the job's end
         self.leave()
         if any(self.folder.glob("rank-*.trace")):
             self._tell_unsampled()

@@ -96,6 +96,11 @@ class Service:
             self.process.stdin.close()
         return self.has_ended(seconds)
 
+    @property
+    def released(self) -> bool:
+        """Whether its stdin has ended."""
+        return self.process.stdin is None or self.process.stdin.closed
+
     def printed(self) -> list[str]:
         """What it has printed since `wait_ready`, line by line. For a service that has ended."""
         assert self.process.stdout

@@ -109,6 +109,12 @@ TEST_F(OptionsTest, ReadsBothSpellings) {
   EXPECT_FALSE(options.sample);
 }
 
+TEST_F(OptionsTest, TakesTheJobsEnvironmentAsItIs) {
+  ASSERT_EQ(parse({"--run-folder", "a", "--job-environment", R"({"CUDA_VISIBLE_DEVICES": "2,3"})"}, &options),
+            std::nullopt);
+  EXPECT_EQ(options.job_environment, R"({"CUDA_VISIBLE_DEVICES": "2,3"})");
+}
+
 TEST_F(OptionsTest, TheFolderMayComeFromTheEnvironment) {
   setenv("POWERCCL_RUN_FOLDER", "from-environment", 1);
   ASSERT_EQ(parse({}, &options), std::nullopt);
