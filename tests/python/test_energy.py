@@ -69,14 +69,32 @@ def test_a_counter_read_seldom_scales_the_power_samples() -> None:
     assert curve.within(np.array([[0, 10_000 * MS]])) == pytest.approx(750, rel=0.001)
 
 
-@pytest.mark.parametrize(("end_ms", "gain"), [(10_000, 5.0), (1000, 0.9)])
-def test_a_seldom_counter_that_cannot_scale_is_left_aside(end_ms: int, gain: float) -> None:
+@pytest.mark.parametrize(
+    ("end_ms", "gain", "source"), [(10_000, 5.0, "counter"), (10_000, 0.1, "counter"), (1000, 0.9, "power+counter")]
+)
+def test_a_seldom_counter_is_the_truth_whatever_power_says(end_ms: int, gain: float, source: str) -> None:
     time, power, exact = ideal(end_ms, 20, lambda t: 60)
     seldom = np.full(len(exact), -1, dtype=np.int64)
     seldom[[0, len(exact) // 2, -1]] = exact[[0, len(exact) // 2, -1]]
     curve = energy_curve(time, power * gain, seldom)
     assert curve is not None
-    assert curve.source == "power"
+    assert curve.source == source
+    assert curve.within(np.array([[0, end_ms * MS]])) == pytest.approx(60 * end_ms / 1000)
+
+
+@pytest.mark.parametrize("every_ms", [20, 100, 500, 2000, 10_000])
+@pytest.mark.parametrize("update_ms", [1, 100])
+@pytest.mark.parametrize("power_known", [True, False])
+def test_nothing_between_the_first_and_the_last_reading_is_dropped(
+    every_ms: int, update_ms: int, power_known: bool
+) -> None:
+    for end_ms in (300, 2500, 12_345):
+        _, power, exact = ideal(end_ms, 1, lambda t: 50 if t % 700 < 300 else 300)
+        at = np.unique(np.append(np.arange(0, end_ms + 1, every_ms), end_ms))
+        shown = exact[at // update_ms * update_ms]
+        curve = energy_curve(at * MS, power[at] if power_known else np.full(len(at), np.nan), shown)
+        assert curve is not None
+        assert curve.within(np.array([[0, end_ms * MS]])) == pytest.approx((shown[-1] - shown[0]) / 1e6)
 
 
 def test_without_a_counter_power_is_integrated() -> None:

@@ -224,6 +224,55 @@ def test_samples_that_all_lie_before_the_run(tmp_path: Path) -> None:
     assert energy_of(folder).energy.missing == ["GPU 1: no power samples for 10.0 s of 10.0 s"]
 
 
+@pytest.mark.parametrize("interval_s", [0.5, 2, 5, 10])
+def test_readings_beside_the_job_are_of_its_start_and_end(tmp_path: Path, interval_s: float) -> None:
+    """The agent samples 10 ms before the job and 10 ms behind it, and every interval from then on."""
+    first_ns, end_ns = 10 * S, 10 * S + 12_400 * MS
+    grid = range(first_ns, end_ns - 10 * MS, round(interval_s * S))
+    kept = {int(t) // (20 * MS) for t in [*grid, end_ns]}
+    folder = node(tmp_path / "run", lambda row: row if int(row[0]) // (20 * MS) in kept else None)
+    path = folder / f"power-{HOST}.csv"
+    path.write_text(path.read_text().replace(f"# interval_ns: {20 * MS}", f"# interval_ns: {round(interval_s * S)}"))
+    info = json.loads((folder / "run.json").read_text())
+    (folder / "run.json").write_text(json.dumps({**info, "start_ns": first_ns + 10 * MS, "end_ns": end_ns - 10 * MS}))
+    found = energy_of(folder)
+    assert found.energy.missing == []
+    assert found.gpus[1].joules == pytest.approx(60 * 12.4, rel=0.0001)
+    job = Watcher(folder).look(END_S * S, HOST)
+    assert job.gpus[1].joules == pytest.approx(60 * 12.4, rel=0.0001)
+
+
+def test_an_end_without_a_reading_is_at_least(tmp_path: Path) -> None:
+    """A fault of half a percent shows: the last reading is 0.4 s before the end."""
+    found = energy_of(node(tmp_path / "run", between(59.6, 99, gone)))
+    assert found.energy.joules is None
+    assert found.gpus[1].joules_at_least == pytest.approx(60 * 59.6, rel=0.001)
+
+
+@pytest.mark.parametrize("seldom_ns", [0, 2400 * MS])
+@pytest.mark.parametrize("mw", [0, 118_000, 20_000])
+def test_power_that_stands_still_lowers_no_sum_and_is_flagged(tmp_path: Path, mw: int, seldom_ns: int) -> None:
+    found = energy_of(node(tmp_path / "run", between(10, 55, with_(3, mw)), seldom_ns=seldom_ns))
+    assert found.energy.joules == pytest.approx(sum(WATTS) * END_S, rel=0.001)
+    said = [problem for problem in found.problems if problem.startswith("GPU 1: ")]
+    assert len(said) == 1
+    assert ("0 W" if not mw else "power stayed at one value") in said[0]
+
+
+@pytest.mark.parametrize("mw", [0, 118_000])
+@pytest.mark.parametrize(("seldom_ns", "back_j"), [(0, 30), (0, 1700), (2400 * MS, 500), (2400 * MS, 1700)])
+def test_a_counter_that_goes_back_without_power_to_tell_is_at_least(
+    tmp_path: Path, seldom_ns: int, back_j: int, mw: int
+) -> None:
+    def back(row: Row) -> Row:
+        return [*row[:3], str(mw), str(int(row[4]) - back_j * 1_000_000 if row[4] != "-1" else -1), *row[5:]]
+
+    found = energy_of(node(tmp_path / "run", between(30, 99, back), seldom_ns=seldom_ns))
+    assert found.energy.joules is None
+    assert 0.8 * 3600 < (found.gpus[1].joules_at_least or 0) <= 3600
+    assert found.energy.missing
+
+
 def test_a_gpu_that_was_never_sampled(tmp_path: Path) -> None:
     folder = training_run(tmp_path / "run", ranks=2)
     whole = energy_of(folder)

@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Energy of one GPU as a curve over time, and its share inside intervals.
 
-Where the total-energy counter works, the curve goes through its updates; a counter that updates less often than it is
-read (100 ms on current data-centre GPUs) gives a point only where its value changed, dated midway between two reads.
-Elsewhere the curve integrates power samples; where reading the counter is so dear that the agent reads it seldom (3 ms
-of processor time on an H200), they are scaled to what it counted in all. Between points energy grows evenly, which
-smears short communication over its surroundings. `split` mends that: in a step that holds both communication and other
+The total-energy counter is the truth: a run's energy is its reading at the run's end, less that at its start. Samples
+between the two only shape the curve. A counter that updates less often than it is read (100 ms on current data-centre
+GPUs) gives a point where its value changed, dated midway between two reads. Where reading the counter is so dear that
+the agent reads it seldom (3 ms of processor time on an H200), power samples shape the time between two readings.
+Without a counter the curve integrates power. Between points energy grows evenly, which smears short communication over
+its surroundings. `split` mends that: in a step that holds both communication and other
 work, power is taken in the ratio found in steps that hold only one of them. How much that moved is the uncertainty
 given; nothing is extrapolated beyond the first and last point.
 
@@ -23,14 +24,16 @@ import polars as pl
 
 from powerccl.analysis import intervals as iv
 from powerccl.traces.folder import RunData
-from powerccl.traces.plausible import GAP_PERIODS
+from powerccl.traces.plausible import AT_EDGE_NS, EDGE_SHARE, GAP_PERIODS
 from powerccl.traces.power import PowerLog, floats
 
 MIN_PURE_STEPS = 3
 CORRECTION = 0.05  # of a usual gain
 SELDOM = 1.5  # samples per counter read from which on the counter only scales power
-SCALING_NS = 2_000_000_000  # over less, a counter's 100 ms steps say less than power samples do
-SOUND_SCALE = (0.5, 2.0)  # beyond, one of the two is wrong, and which is not known
+SOUND_SCALE = (0.5, 2.0)  # of counter to power: beyond, power is wrong and shapes nothing
+# Of power and a counter that jumped, which both tell the energy of a run. At half, boards whose power reading is 5 %
+# off lose a sound sum; at double, a counter that is wrong by a fifth passes.
+ALIKE = 0.1
 
 Times = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
@@ -83,7 +86,7 @@ class EnergyCurve:
 
     @property
     def slack_ns(self) -> int:
-        """By how much a curve may miss the ends of what it is of: less is no gap."""
+        """How far points lie apart at most: more is a gap."""
         return int(GAP_PERIODS * max(self.read_ns, self.update_ns))
 
 
@@ -104,21 +107,21 @@ def energy_curves(run: RunData) -> dict[str, EnergyCurve]:
     """The energy of each of the job's GPUs, by UUID."""
     found: dict[str, EnergyCurve] = {}
     for log, rows in job_samples(run):
-        curve = gpu_curve(log, rows)
+        curve = gpu_curve(log, rows, span_at(run, log))
         if curve is not None:
             found[str(rows["uuid"][0])] = curve
     return found
 
 
 def job_samples(run: RunData) -> list[tuple[PowerLog, pl.DataFrame]]:
-    """Samples of each of the job's GPUs: those that its ranks name. All, where ranks name none that was sampled.
+    """Samples of each of the job's GPUs: those that its ranks name, or that it could see where no rank left a trace.
 
     A host samples all of its GPUs, also those that CUDA_VISIBLE_DEVICES keeps from the job and others work on.
     """
-    named = [gpu_samples(run, gpu) for gpu in dict.fromkeys(rank.gpu for rank in run.ranks)]
-    return [found for found in named if found is not None] or [
-        (log, rows) for log in run.power for _, rows in log.samples.group_by(["uuid"], maintain_order=True)
-    ]
+    if run.ranks:
+        named = [gpu_samples(run, gpu) for gpu in dict.fromkeys(rank.gpu for rank in run.ranks)]
+        return [found for found in named if found is not None]
+    return [(log, rows) for log in run.power for gpu in log.seen_by_job if (rows := log.of_gpu(gpu)) is not None]
 
 
 def gpu_samples(run: RunData, gpu: str) -> tuple[PowerLog, pl.DataFrame] | None:
@@ -130,19 +133,37 @@ def gpu_samples(run: RunData, gpu: str) -> tuple[PowerLog, pl.DataFrame] | None:
     return None
 
 
-def gpu_curve(log: PowerLog, rows: pl.DataFrame) -> EnergyCurve | None:
-    """The curve of the one GPU whose samples `rows` of the log are."""
+def span_at(run: RunData, log: PowerLog) -> tuple[int, int] | None:
+    """When the job began and ended, on the clock of the host of these samples; None: not known there.
+
+    An agent's first and last samples are of the job's start and end, so they count where this is not known.
+    """
+    return run.info.span if run.info and run.info.host == log.host else None
+
+
+def gpu_curve(log: PowerLog, rows: pl.DataFrame, span: tuple[int, int] | None = None) -> EnergyCurve | None:
+    """The curve of the one GPU whose samples `rows` of the log are; `span`: of the run, where that is known."""
     known = log.of(rows)
-    power = floats(rows, "power_mw")
-    return energy_curve(
-        rows["time_ns"].to_numpy(),
-        power,
-        rows["energy_uj"].to_numpy(),
-        known.gaps,
-        known.breaks,
-        known.period_ns,
-        known.broken,
-    )
+    time, power = rows["time_ns"].to_numpy(), floats(rows, "power_mw")
+    energy = rows["energy_uj"].to_numpy()
+    if span:
+        time, power, energy = _of_span(time, power, energy, *span)
+    return energy_curve(time, power, energy, known.gaps, known.breaks, known.period_ns, known.jumps)
+
+
+def _of_span(time: Times, power: Floats, energy: Times, start_ns: int, stop_ns: int) -> tuple[Times, Floats, Times]:
+    """Samples of a run: the last reading at or before its start is of its start, the first one behind it of its end."""
+    counted = np.flatnonzero(energy >= 0)
+    counted = counted if len(counted) else np.flatnonzero(np.isfinite(power))
+    before, behind = counted[time[counted] <= start_ns], counted[time[counted] >= stop_ns]
+    dated, kept = time.copy(), np.ones(len(time), np.bool_)
+    if len(before) and start_ns - time[before[-1]] <= AT_EDGE_NS:
+        kept &= time > start_ns
+        dated[before[-1]], kept[before[-1]] = start_ns, True
+    if len(behind) and time[behind[0]] - stop_ns <= AT_EDGE_NS and dated[behind[0]] > start_ns:
+        kept &= dated < stop_ns
+        dated[behind[0]], kept[behind[0]] = stop_ns, True
+    return dated[kept], power[kept], energy[kept]
 
 
 def energy_curve(
@@ -152,13 +173,12 @@ def energy_curve(
     gaps: iv.Intervals = iv.EMPTY,
     breaks: iv.Intervals = iv.EMPTY,
     period_ns: int = 0,
-    broken: bool = False,
+    jumps: iv.Intervals = iv.EMPTY,
 ) -> EnergyCurve | None:
     """The curve of one GPU from its samples (same length, sorted by time; energy -1, power NaN: not known).
 
     `gaps`: without power samples. `breaks`: over which the counter tells nothing. `period_ns`: how often it was to be
-    read. `broken`: the counter jumped or went back, so that power counts where there is any. None when fewer than two
-    samples say anything.
+    read. `jumps`: where the counter went on from elsewhere. None when fewer than two samples say anything.
     """
     unique = np.concatenate([[True], np.diff(time_ns) > 0]) if len(time_ns) else np.zeros(0, np.bool_)
     time_ns, power_mw, energy_uj = time_ns[unique], power_mw[unique], energy_uj[unique]
@@ -166,17 +186,32 @@ def energy_curve(
         return None
     read_ns = float(np.median(np.diff(time_ns)))
     counted = energy_uj >= 0
-    counter = _from_counter(time_ns[counted], energy_uj[counted], read_ns)
-    if counter is not None:
-        long = np.diff(counter.time_ns) > max(counter.slack_ns, GAP_PERIODS * period_ns)
-        counter = _without(replace(counter, blurred=_steps(counter)[long]), breaks)
     power = _from_power(time_ns, power_mw, read_ns)
     power = None if power is None else _without(power, gaps)
-    if broken and power:
+    counter = _from_counter(time_ns[counted], energy_uj[counted], read_ns)
+    if counter is None:
         return power
-    if counter and power and len(time_ns) > SELDOM * counted.sum():
-        return _scaled(power, time_ns[counted], energy_uj[counted], breaks)
-    return _beyond(counter, power) if counter and power else counter or power
+    seldom = len(time_ns) > SELDOM * counted.sum()
+    long = np.diff(counter.time_ns) > max(counter.slack_ns, GAP_PERIODS * period_ns)
+    counter = _without(replace(counter, blurred=_steps(counter)[long & ~seldom]), breaks)
+    if power is None:
+        return counter
+    if len(jumps) and not _agree(counter, power):
+        # One of the two is wrong, and which is not known: the lower sum, and "at least".
+        lower = min(counter, power, key=lambda each: float(each.joules[-1]))
+        return replace(lower, unknown=iv.union(*np.concatenate([lower.unknown, jumps]).T))
+    return _beyond(_shaped(counter, power) if seldom else counter, power)
+
+
+def _agree(counter: EnergyCurve, power: EnergyCurve) -> bool:
+    """Whether power says the same as a counter that jumped, over the time of which both tell."""
+    both = iv.minus(clip_to(counter, _whole(power)), power.unknown)
+    counted, integrated = counter.within(both), power.within(both)
+    return abs(counted - integrated) <= ALIKE * max(counted, integrated)
+
+
+def _whole(curve: EnergyCurve) -> iv.Intervals:
+    return np.array([[curve.time_ns[0], curve.time_ns[-1]]], np.int64)
 
 
 def _steps(curve: EnergyCurve) -> iv.Intervals:
@@ -197,20 +232,30 @@ def _without(curve: EnergyCurve, holes: iv.Intervals) -> EnergyCurve:
 
 
 def _from_counter(time_ns: Times, energy_uj: Times, read_ns: float) -> EnergyCurve | None:
+    """Through the first reading, those that changed, and the last; None: no counter, or one that is not to be trusted.
+
+    A counter that stood still for long before its last reading, or after its first, tells nothing of that time.
+    """
     gained = np.diff(energy_uj)
     usual = float(np.median(gained[gained > 0])) if np.any(gained > 0) else 0.0
-    if len(time_ns) < 3 or np.any(gained < -CORRECTION * usual):
-        return None  # no counter, or one that went back: not to be trusted
-    energy_uj = np.maximum.accumulate(energy_uj)  # by a hundredth it may: a reading that was put right
-    changed = np.flatnonzero(np.diff(energy_uj) > 0) + 1
-    if len(changed) < 2:
+    if usual == 0.0 or np.any(gained < -CORRECTION * usual):
         return None
-    points = time_ns[changed]
-    update_ns = float(np.median(np.diff(points)))
-    if update_ns > 1.5 * read_ns:
+    energy_uj = np.maximum.accumulate(energy_uj)  # by a hundredth it may go back: a reading that was put right
+    changed = np.flatnonzero(np.diff(energy_uj) > 0) + 1
+    every_ns = float(np.median(np.diff(time_ns)))  # read_ns is of all samples
+    update_ns = float(np.median(np.diff(time_ns[changed]))) if len(changed) > 1 else every_ns
+    points, joules = time_ns[changed], energy_uj[changed]
+    stands_ns = max(GAP_PERIODS * max(every_ns, update_ns), AT_EDGE_NS)
+    slow = update_ns > 1.5 * every_ns
+    if slow:
         points = (time_ns[changed - 1] + points) // 2
-    joules = (energy_uj[changed] - energy_uj[changed[0]]) / 1e6
-    return EnergyCurve(points, joules, "counter", read_ns, update_ns)
+    begin = int(time_ns[0]) if time_ns[changed[0]] - time_ns[0] <= stands_ns else int(time_ns[changed[0] - 1])
+    end = int(time_ns[-1]) if time_ns[-1] - time_ns[changed[-1]] <= stands_ns else int(time_ns[changed[-1]])
+    # The update nearest to an end would leave a step of no energy, or of twice the power, between the two.
+    inside = slice(1, -1) if slow else slice(0, -1)
+    points = np.concatenate([[begin], points[inside], [end]])
+    joules = np.concatenate([[energy_uj[0]], joules[inside], [energy_uj[-1]]])
+    return EnergyCurve(points, (joules - joules[0]) / 1e6, "counter", read_ns, update_ns)
 
 
 def _from_power(time_ns: Times, power_mw: Floats, read_ns: float) -> EnergyCurve | None:
@@ -224,46 +269,37 @@ def _from_power(time_ns: Times, power_mw: Floats, read_ns: float) -> EnergyCurve
     return EnergyCurve(time_ns, joules, "power", read_ns, read_ns)
 
 
-def _scaled(power: EnergyCurve, read_at_ns: Times, energy_uj: Times, breaks: iv.Intervals) -> EnergyCurve:
-    """The power curve, made to agree with the counter where both tell; gaps in it have what the counter says."""
-    between = np.stack([read_at_ns[:-1], read_at_ns[1:]], axis=1)
-    broken = iv.touches(between, iv.union(breaks[:, 0], breaks[:, 1]))
-    whole = ~(broken | iv.touches(between, power.unknown))
-    if whole.all():
-        ends, counted_uj, length_ns = read_at_ns[[0, -1]], energy_uj[-1] - energy_uj[0], read_at_ns[-1] - read_at_ns[0]
-        integrated = float(np.diff(power.at(ends))[0])
-    else:
-        counted_uj, length_ns = np.diff(energy_uj)[whole].sum(), np.diff(read_at_ns)[whole].sum()
-        integrated = float(np.diff(power.at(read_at_ns))[whole].sum())
-    scale = float(counted_uj) / 1e6 / integrated if integrated > 0 else 0.0
-    if length_ns < SCALING_NS or not SOUND_SCALE[0] < scale < SOUND_SCALE[1]:
-        return power
-    scaled = replace(power, joules=power.joules * scale, source="power+counter")
-    return _gaps_counted(scaled, read_at_ns, energy_uj, between[broken]) if len(power.unknown) else scaled
+def _shaped(counter: EnergyCurve, power: EnergyCurve) -> EnergyCurve:
+    """A counter that was read seldom, with power samples between its readings, scaled to what it counted there.
 
-
-def _gaps_counted(curve: EnergyCurve, read_at_ns: Times, energy_uj: Times, broken: iv.Intervals) -> EnergyCurve:
-    """Gaps with what a counter gained from before them to behind them, less what is known of that time."""
-    first = np.searchsorted(read_at_ns, curve.unknown[:, 0], side="right") - 1
-    last = np.searchsorted(read_at_ns, curve.unknown[:, 1])
-    inside = (first >= 0) & (last < len(read_at_ns))
-    # Gaps between the same two readings have one sum.
-    spans = iv.union(read_at_ns[first[inside]], read_at_ns[last[inside]])
-    known_spans = spans[~iv.touches(spans, broken)]
-    steps, gained = _steps(curve), np.diff(curve.joules)
-    counted = iv.EMPTY
-    for begin, end in known_spans.tolist():
-        reads = np.searchsorted(read_at_ns, [begin, end])
-        rest = float(energy_uj[reads[1]] - energy_uj[reads[0]]) / 1e6 - curve.within(np.array([[begin, end]]))
-        if rest <= 0:
-            continue
-        gone = iv.touches(steps, curve.unknown) & (steps[:, 0] >= begin) & (steps[:, 1] <= end)
-        length = np.where(gone, steps[:, 1] - steps[:, 0], 0)
-        gained = gained + rest * length / max(int(length.sum()), 1)
-        counted = np.concatenate([counted, steps[gone]])
-    blurred = iv.union(counted[:, 0], counted[:, 1])
+    One scale holds for all of a run, since a reading may be an update late. Where power is not known, or clearly wrong,
+    the sum between two readings is known and its course is not.
+    """
+    reads, steps = counter.time_ns, _steps(counter)
+    counted = np.diff(counter.joules)
+    integrated = np.diff(power.at(reads))
+    lost = iv.touches(steps, counter.unknown)
+    reached = (steps[:, 0] >= power.time_ns[0] - power.slack_ns) & (steps[:, 1] <= power.time_ns[-1] + power.slack_ns)
+    told = ~lost & reached & ~iv.touches(steps, power.unknown) & (integrated > 0)
+    scale = float(counted[told].sum() / integrated[told].sum()) if told.any() else 0.0
+    if not SOUND_SCALE[0] < scale < SOUND_SCALE[1]:
+        return replace(counter, blurred=iv.minus(_whole(counter), counter.unknown))
+    time = np.unique(np.concatenate([reads, power.time_ns[(power.time_ns > reads[0]) & (power.time_ns < reads[-1])]]))
+    which = np.clip(np.searchsorted(reads, time[:-1], side="right") - 1, 0, len(steps) - 1)
+    gained = scale * np.diff(power.at(time))
+    even = ~told & ~lost  # between readings, of whose course power tells nothing
+    rate = counted / (steps[:, 1] - steps[:, 0])
+    gained = np.where(even[which], rate[which] * np.diff(time), np.where(lost[which], 0.0, gained))
     joules = np.concatenate([[0.0], np.cumsum(gained)])
-    return replace(curve, joules=joules, unknown=iv.minus(curve.unknown, blurred), blurred=blurred)
+    return EnergyCurve(
+        time,
+        joules,
+        "power+counter",
+        power.read_ns,
+        power.update_ns,
+        unknown=counter.unknown,
+        blurred=iv.union(steps[even, 0], steps[even, 1]),
+    )
 
 
 def _beyond(counter: EnergyCurve, power: EnergyCurve) -> EnergyCurve:
@@ -338,10 +374,11 @@ def window_of(curve: EnergyCurve, start_ns: int, stop_ns: int) -> iv.Intervals:
 
 
 def missing_ns(curve: EnergyCurve, start_ns: int, stop_ns: int) -> int:
-    """For how much of [start_ns, stop_ns) energy is not known; less than a few periods at the ends do not count."""
+    """For how much of [start_ns, stop_ns) energy is not known; a sliver at either end does not count."""
     covered = window_of(curve, start_ns, stop_ns)
     if not len(covered):
         return stop_ns - start_ns
     ends = (int(covered[0, 0]) - start_ns, stop_ns - int(covered[-1, 1]))
     inside = int(covered[-1, 1] - covered[0, 0]) - iv.length_ns(covered)
-    return inside + sum(end for end in ends if end > curve.slack_ns)
+    sliver_ns = min(curve.slack_ns, EDGE_SHARE * (stop_ns - start_ns))
+    return inside + sum(end for end in ends if end > sliver_ns)

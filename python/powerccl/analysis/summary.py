@@ -15,7 +15,17 @@ from powerccl.analysis.attribution import EnergyFindings, attribute
 from powerccl.analysis.brief import NO_SAMPLES
 from powerccl.analysis.clock_switches import clock_switches
 from powerccl.analysis.communication import CallCoverage, communication_intervals, cover, pattern_rows, phase_rows
-from powerccl.analysis.energy import Attribution, clip_to, gpu_curve, gpu_samples, missing_ns, split, window_of
+from powerccl.analysis.energy import (
+    Attribution,
+    clip_to,
+    gpu_curve,
+    gpu_samples,
+    job_samples,
+    missing_ns,
+    span_at,
+    split,
+    window_of,
+)
 from powerccl.analysis.findings import Communication, Energy, Gpu, PatternRow, RunSummary, Shares
 from powerccl.analysis.helper_ends import helper_notes, why_unsampled
 from powerccl.analysis.mpi import each_alone, summarise_mpi
@@ -91,7 +101,7 @@ def summarise(
     wall_s = (window[1] - window[0]) / 1e9 if window else _wall_s(run)
     info = run.info
     said = dict.fromkeys([*tables.notes(run)["text"].to_list(), *mpi_notes(run)])
-    said.update(dict.fromkeys(filter(None, [each_alone(run), _rescaled(run), *helper_notes(run)])))
+    said.update(dict.fromkeys(filter(None, [each_alone(run), _rescaled(run), *helper_notes(run), *_of_node(run)])))
     if part and energy.kinds:
         said[
             f"the energy of collectives is that of {exact((part[1] - part[0]) / 1e9, 's')} in the middle of the run"
@@ -164,6 +174,14 @@ def _recording_pct(run: RunData) -> float | None:
     return 100 * own_ns / all_ns if 0 < own_ns < all_ns else None  # more than all: a damaged header
 
 
+def _of_node(run: RunData) -> list[str]:
+    """What to say where the GPUs that were sampled are not the job's alone, by host if there are several."""
+    if run.ranks:
+        return []
+    notes = [(log.host, log.visible.note) for log in run.power if log.gpus]
+    return [f"{host}: {note}" if len(notes) > 1 else note for host, note in notes if note]
+
+
 def _rescaled(run: RunData) -> str:
     """What to say where an elastic job went on with another number of ranks."""
     sizes = max((trace.sizes for trace in run.ranks), key=len, default=[])
@@ -190,17 +208,17 @@ def _wall_s(run: RunData) -> float | None:
 
 
 def _gpus(run: RunData) -> list[Gpu]:
-    """The job's GPUs: those its ranks name, or all that were sampled when no rank left a trace."""
+    """The job's GPUs: those its ranks name, or those that it could see when no rank left a trace."""
     found: dict[str, Gpu] = {}
     for rank in run.ranks:
         gpu = found.setdefault(rank.gpu, Gpu(gpu=rank.gpu, host=rank.host, ranks=[]))
         gpu.ranks.append(rank.rank)
         if rank.clock_map.pairs:
             gpu.clock_map_spread_us = max(gpu.clock_map_spread_us or 0.0, rank.clock_map.spread_ns / 1e3)
-    if not found:
-        for log in run.power:
-            for uuid in log.samples["uuid"].unique(maintain_order=True).to_list():
-                found[uuid] = Gpu(gpu=uuid, host=log.host, ranks=[])
+    if not run.ranks:
+        for log, rows in job_samples(run):
+            uuid = str(rows["uuid"][0])
+            found[uuid] = Gpu(gpu=uuid, host=log.host, ranks=[])
     return list(found.values())
 
 
@@ -226,7 +244,7 @@ def _sample(run: RunData, gpu: Gpu, communicating: dict[str, iv.Intervals], part
     gpu.name = log.about.get(f"gpu{gpu.index}_name", "")
     time = rows["time_ns"].to_numpy()
     sampled = (span, gpu.index, int(time[-1]))
-    curve = gpu_curve(log, rows)
+    curve = gpu_curve(log, rows, span_at(run, log))
     busy = iv.contains(intervals, time)
     inside = iv.contains(whole, time)
     clock = floats(rows, "sm_clock_mhz")
@@ -305,7 +323,7 @@ def _missing(run: RunData, gpu: _Sampled, hosts: int) -> str:
 def _not_counted(run: RunData) -> list[str]:
     """What to say of hosts whose GPUs were sampled, but no rank left a trace: which GPUs are the job's is not known."""
     if not run.ranks:
-        return []  # then all that were sampled are counted
+        return []  # then all that the job could see are counted
     boots = {trace.boot_id for trace in run.ranks if trace.boot_id}
     hosts = {trace.host for trace in run.ranks}
     return [
@@ -319,6 +337,8 @@ def _energy(run: RunData, gpus: list[_Sampled], lost: list[str]) -> Energy:
     """Of all GPUs; `lost`: what to say of ranks without a trace, whose GPUs are not known."""
     known = [gpu for gpu in gpus if gpu.attribution is not None and len(gpu.covered)]
     if not known:
+        if not gpus and any(log.gpus for log in run.power):
+            return Energy(reason="the job could see no GPU")
         why = next(filter(None, (why_unsampled(run, gpu.finding.host) for gpu in gpus)), "")
         return Energy(reason=f"{NO_SAMPLES}{why}")
     sources = {gpu.attribution.curve.source for gpu in known if gpu.attribution}

@@ -21,6 +21,7 @@ from powerccl.quantities import plural, seconds
 from powerccl.traces.header import TraceHeader
 from powerccl.traces.identity import Names, count_expected, find_ranks, life_of_header, missing_ranks, number_ranks
 from powerccl.traces.plausible import MOST_CPU_WATTS
+from powerccl.traces.visible import visible_in
 
 MOST_ROUNDS = 16  # of reading in one look
 MOST_GPUS = 4096  # of one run folder, and packages of processors
@@ -245,14 +246,16 @@ class Watcher:
         used: dict[str, list[int]] = {}
         for rank in job.ranks:
             used.setdefault(rank.gpu, []).append(rank.rank)
+        visible = {host: self._visible(log) for host, log in self._logs.items()} if not used else {}
         for (host, uuid), gpu in self._gpus.items():
-            if used and uuid not in used:
+            if uuid not in used if used else whole(gpu.latest, "gpu") not in visible[host]:
                 continue
             now = nows.get(host, now_ns)
             gpu.trim(now - round(self.window_s * 1e9))
             row, about = gpu.latest, self._logs[host].about
             index = whole(row, "gpu")
-            present, joules = gpu.is_present(now), None if gpu.gained_uj is None else gpu.gained_uj / 1e6
+            used_uj = gpu.used_uj(self.run.info.span if self.run.info and self.run.info.host == host else None)
+            present, joules = gpu.is_present(now), None if used_uj is None else used_uj / 1e6
             known = row if present else {}
             if gpu.no_numbers:
                 text = f"{host} GPU {index}: {plural(gpu.no_numbers, 'value')} left out: not a whole number"
@@ -286,6 +289,12 @@ class Watcher:
             host: sum(each or 0.0 for each in watts) for host, watts in packages.items() if None not in watts
         }
         job.cpu_w = sum(job.host_cpu_w.values()) if packages.keys() == job.host_cpu_w.keys() != set() else None
+
+    def _visible(self, log: LiveSamples) -> frozenset[int]:
+        """The GPUs that a job without ranks could see on a host."""
+        info = self.run.info
+        known = info.environment if info and not info.launcher and info.host == log.host else {}
+        return visible_in(log.about, known).indices
 
     def _span(self, host: str, now_ns: int) -> tuple[int | None, int, bool]:
         """From when until when energy should be known on a host, and whether its samples are all there."""

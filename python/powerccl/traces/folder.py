@@ -113,6 +113,9 @@ def read_run(folder: Path, most_records: int | None = None, window_s: tuple[floa
     clock = (info.host, info.start_ns, info.end_ns) if info else None
     most_rows = max(MOST_ROWS // max(len(_paths(run, "power-*.csv")), 1), 1)
     run.power = _read_each(run, "power-*.csv", lambda path: read_power(path, clock, most_rows))
+    for log in run.power:
+        if info and not info.launcher and log.host == info.host:
+            log.environment = info.environment
     _tell_apart(run)
     _cover_traces(run)
     run.ranks.sort(key=lambda trace: (trace.rank, trace.start_ns))

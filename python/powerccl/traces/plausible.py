@@ -9,6 +9,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -35,16 +36,30 @@ SUSTAINED_NS = 1_000_000_000
 MOST_WATTS = 4000.0
 # W of one socket with its memory; the largest take 0.6 kW.
 MOST_CPU_WATTS = 2000.0
+# Power that stays at one value for so long, to the mW, may be a sensor that stands still. The counter then tells of
+# another power, by more than STANDS_SHARE. At half of either, a steady load may pass for a standstill; at double, a
+# sensor stands still for twice as long, or is wrong by a fifth, before it is seen.
+STANDS_NS = 1_000_000_000
+STANDS_SHARE = 0.1
 # A period is missed now and then by a busy host, and its neighbours then tell of it; three in turn are a hole.
 GAP_PERIODS = 3
 LONGEST_PERIOD_NS = 60_000_000_000  # the agent's longest interval
 # A counter moves every 20 to 100 ms, and what it gained may belong to the update before. Of bounds, nothing else.
 UPDATE_NS = 200_000_000
+# A reading so close to a run's start or end counts as the reading at that moment: a counter's own step is as long.
+# At half, a busy host's late agent costs a run its total; at double, idle time beside the run counts as part of it.
+AT_EDGE_NS = UPDATE_NS
+# Of a run, at either end: less may be missing. At half, nothing changes for runs that the agent saw whole; at double, a
+# sum that is 1 % low passes for whole.
+EDGE_SHARE = 0.0025
 # Of a usual gain: a reading just behind an update may be put right by so much at the next one.
 CORRECTION = 0.05
 # Times further outside the run are no times of it. Half or double of it makes no difference: clocks that are wrong are
 # wrong by days.
 FAR_NS = 3600 * 1_000_000_000
+# Of energy by power samples: a counter's reading that differs by more is no continuation of one before. Half is what
+# boards differ by; with double, a counter that goes back by half of what a GPU uses meanwhile passes for whole.
+ALIKE_USED = 0.25
 LOOK_AHEAD = 8  # readings after which a counter that jumped may be back where it was
 MOST_BREAKS = 1000  # of a counter in one part of a file; one that breaks more often counts nothing
 
@@ -81,6 +96,35 @@ def sustained(time_ns: Ints, watts: Floats, limit_w: float) -> Mask:
     mean = np.divide(joules[last] - joules[first], seconds, out=np.zeros(len(time)), where=seconds > 0)
     found[known] = (mean > SUSTAINED * limit_w) & (power > limit_w)
     return found
+
+
+def stands_still(time_ns: Ints, watts: Floats, energy_uj: Ints, most_watts: float) -> Mask:
+    """Samples of power that stays at one value while the counter (uJ, -1: not read) tells of another power.
+
+    What the counter gains by more than `most_watts`, or loses, tells nothing of it.
+    """
+    found = np.zeros(len(time_ns), np.bool_)
+    known = np.flatnonzero(np.isfinite(watts))
+    read = np.flatnonzero(energy_uj >= 0)
+    if len(known) < 2 or len(read) < 2:
+        return found
+    edges = np.flatnonzero(np.diff(watts[known]) != 0) + 1
+    begins, ends = np.append(0, edges), np.append(edges, len(known)) - 1
+    long = time_ns[known[ends]] - time_ns[known[begins]] >= STANDS_NS
+    at, uj = time_ns[read], energy_uj[read]
+    for first, last in zip(known[begins[long]].tolist(), known[ends[long]].tolist(), strict=True):
+        # Between the first and the last reading inside: what a counter gained since a reading before is of before.
+        a, b = int(np.searchsorted(at, time_ns[first])), int(np.searchsorted(at, time_ns[last], side="right")) - 1
+        gained, length_ns = np.diff(uj[a : b + 1]), np.diff(at[a : b + 1])
+        sound = (gained >= 0) & (gained <= most_watts * (length_ns + UPDATE_NS) / 1e3)
+        told_ns = float(length_ns[sound].sum())
+        if told_ns < STANDS_NS // 2:
+            continue
+        counted = float(gained[sound].sum()) / told_ns * 1e3
+        update = 2 * UPDATE_NS / told_ns  # by so much of itself it may be early or late at both ends
+        if counted > 0 and abs(counted - watts[first]) > (STANDS_SHARE + update) * counted:
+            found[first : last + 1] = True
+    return found & np.isfinite(watts)
 
 
 def forward(time_ns: Ints) -> Mask:
@@ -128,7 +172,8 @@ class Counter:
     most_watts: float
     left_out: int = 0  # readings
     breaks: int = 0  # times that it went on from elsewhere
-    unknown: list[tuple[int, int]] = field(default_factory=list)  # ns; what was used meanwhile is not known
+    jumps: list[tuple[int, int]] = field(default_factory=list)  # ns, of each break
+    unknown: list[tuple[int, int]] = field(default_factory=list)  # those of which what was used is not known
     _offset: int = 0
     # The reading before the last change, the change and the last reading: time and value as they came.
     _before: list[tuple[int, int]] = field(default_factory=list)
@@ -165,16 +210,19 @@ class Counter:
             # Readings before it that were too high, but not too high to be, then those behind it that come back.
             before = np.arange(last - 1, max(last - LOOK_AHEAD, carried - 2, -1), -1)  # what went out already stays
             fits = before[self._follows(value[at] - value[before], time[at] - since[before], low) & kept[before]]
-            if gained[at - 1] < low and len(fits):
+            # A slip lies between two readings of which the second goes on from the first: power tells.
+            goes_on = partial(self._goes_on, time, value, used_j, usual)
+            if gained[at - 1] < low and len(fits) and goes_on(int(fits[0]), at):
                 kept[int(fits[0]) + 1 : at] = False
                 continue
             after = np.arange(at + 1, min(at + LOOK_AHEAD, len(value)))
             back = after[self._follows(value[after] - value[last], time[after] - since[last], low)]
-            if len(back):
+            if len(back) and goes_on(last, int(back[0])):
                 until = int(back[0]) + 1
                 kept[at : back[0]] = False
                 continue
             self.breaks += 1
+            self.jumps.append((int(time[last]), int(time[at])))
             used = used_j(int(time[last]), int(time[at]))
             if not np.isfinite(used):
                 self.unknown.append((int(time[last]), int(time[at])))
@@ -187,6 +235,17 @@ class Counter:
         self._before = [(int(time[i]), int(value[i])) for i in dict.fromkeys(int(i) for i in ends)]
         found[~kept] = -1
         return found[carried:]
+
+    def _goes_on(
+        self, time: Ints, value: Ints, used_j: Callable[[int, int], float], usual: float, first: int, second: int
+    ) -> bool:
+        """Whether a reading goes on from an earlier one, by what power says; without power, that time is not known."""
+        # The counter's update may come one reading early or late.
+        used_uj = used_j(int(time[first]), int(time[second])) * 1e6
+        if not np.isfinite(used_uj):
+            self.unknown.append((int(time[first]), int(time[second])))
+            return True
+        return abs(used_uj - float(value[second] - value[first])) <= ALIKE_USED * used_uj + usual
 
     def _follows(self, gained_uj: Ints, length_ns: Ints, low: float) -> Mask:
         """Whether a counter may gain so much in so long."""

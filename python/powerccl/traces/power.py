@@ -28,9 +28,11 @@ from powerccl.traces.plausible import (
     limit_watts,
     most_watts,
     only_forward,
+    stands_still,
     sustained,
 )
 from powerccl.traces.sample_file import SampleFile, number_of
+from powerccl.traces.visible import Visible, visible_in
 
 if TYPE_CHECKING:
     import polars as pl
@@ -62,7 +64,7 @@ class GpuLog:
     breaks: Ints = field(default_factory=lambda: EMPTY)
     reasons: frozenset[str] = frozenset()  # all values of throttle_reasons
     merged: int = 1
-    broken: bool = False  # the energy counter went on from elsewhere: what it tells since may be wrong too
+    jumps: Ints = field(default_factory=lambda: EMPTY)  # [start, stop) rows: the energy counter went on from elsewhere
 
 
 @dataclass
@@ -71,7 +73,7 @@ class PowerLog:
 
     `samples` has COLUMNS, sorted by gpu and time; time_ns is CLOCK_MONOTONIC, energy_uj is -1 where the counter was not
     read, other numbers are null where they are not known. `about` is the file's `# key: value` lines; `gpus` has a
-    GpuLog by gpu and uuid.
+    GpuLog by gpu and uuid. `environment`: the job's on this host, as far as run.json tells.
     """
 
     path: Path
@@ -79,6 +81,7 @@ class PowerLog:
     samples: pl.DataFrame
     problems: list[str] = field(default_factory=list)
     gpus: dict[tuple[int, str], GpuLog] = field(default_factory=dict)
+    environment: dict[str, str] = field(default_factory=dict)
     _parts: tuple[pl.DataFrame, dict[str, pl.DataFrame]] | None = field(default=None, init=False, repr=False)
 
     def of_gpu(self, uuid: str) -> pl.DataFrame | None:
@@ -86,6 +89,19 @@ class PowerLog:
         if self._parts is None or self._parts[0] is not self.samples:
             self._parts = self.samples, _by_uuid(self.samples)
         return self._parts[1].get(uuid)
+
+    @property
+    def visible(self) -> Visible:
+        """The GPUs that the job could see, as far as its environment tells; also those without a head in the file."""
+        found = visible_in(self.about, self.environment)
+        headless = {index for index, _ in self.gpus if f"gpu{index}_uuid" not in self.about}
+        return Visible(found.indices | headless, found.note)
+
+    @property
+    def seen_by_job(self) -> list[str]:
+        """The names of those that were sampled."""
+        indices = self.visible.indices
+        return [uuid for index, uuid in self.gpus if index in indices]
 
     @property
     def host(self) -> str:
@@ -210,7 +226,7 @@ class _Gpu:
         self._gaps: list[Ints] = []
         self._reasons: set[str] = set()
         self._parts: list[pl.DataFrame] = []
-        self._backward, self._beyond, self._too_long = 0, 0, 0
+        self._backward, self._beyond, self._too_long, self._nothing, self._still = 0, 0, 0, 0, 0
 
     def take(self, rows: pl.DataFrame, last: bool = False) -> None:
         """Rows that follow; the last ones wait, unless these are the last."""
@@ -240,6 +256,11 @@ class _Gpu:
         energy = (counter.fill_null(-1) if counter.null_count() else counter).to_numpy().copy()
         wrong = (energy < -1) | (energy > MOST_ENERGY_UJ)
         energy[wrong] = -1
+        nothing = power == 0  # no GPU that answers draws none
+        still = stands_still(time, np.where(nothing, np.nan, power / 1e3), energy, self._most_mw / 1e3)
+        power[nothing | still] = np.nan
+        self._nothing += int(nothing.sum())
+        self._still += int(still.sum())
         self._beyond += int(beyond.sum())
         self._too_long += int(too_long.sum())
         self._counter.left_out += int(wrong.sum())
@@ -299,7 +320,8 @@ class _Gpu:
         self.known.gaps = np.concatenate(self._gaps) if self._gaps else EMPTY
         if self._counter.unknown:
             self.known.breaks = np.array(self._counter.unknown, np.int64)
-        self.known.broken = self._counter.breaks > 0
+        if self._counter.jumps:
+            self.known.jumps = np.array(self._counter.jumps, np.int64)
         self.known.reasons = frozenset(self._reasons)
         found = pl.concat(self._parts) if self._parts else pl.DataFrame(schema=_SCHEMA())
         self._parts.clear()
@@ -316,6 +338,13 @@ class _Gpu:
             found.append(
                 f"{plural(self._too_long, 'power sample')} left out: "
                 f"above the power limit of {watts(self._limit_w)} for a whole second"
+            )
+        if self._nothing:
+            found.append(f"{plural(self._nothing, 'power sample')} left out: 0 W")
+        if self._still:
+            found.append(
+                f"{plural(self._still, 'power sample')} left out: "
+                "power stayed at one value, and the energy counter tells of another"
             )
         if self._counter.left_out or self._counter.breaks:
             parts = []

@@ -9,7 +9,7 @@ import numpy as np
 import polars as pl
 
 from powerccl.analysis import intervals as iv
-from powerccl.analysis.energy import clip_to, gpu_curve, gpu_samples, missing_ns
+from powerccl.analysis.energy import clip_to, gpu_curve, gpu_samples, missing_ns, span_at
 from powerccl.traces.folder import RunData
 from powerccl.traces.power import floats
 
@@ -49,7 +49,7 @@ def outside(run: RunData, gpus: list[str], kernels: pl.DataFrame, window: tuple[
             continue
         log, rows = sampled
         time = rows["time_ns"].to_numpy()
-        curve = gpu_curve(log, rows)
+        curve = gpu_curve(log, rows, span_at(run, log))
         if curve is None:
             continue
         first, last = known[gpu]
