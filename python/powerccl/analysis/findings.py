@@ -32,15 +32,26 @@ class Energy(msgspec.Struct, kw_only=True):
     reason: str = ""
 
 
+class StartupPart(msgspec.Struct, kw_only=True):
+    """A part of start-up. `until` names the event that ends it."""
+
+    until: str
+    time_s: float
+    joules: float | None = None  # of all GPUs; None: not known
+
+
 class Shares(msgspec.Struct, kw_only=True):
     """Of the working time (see analysis/shares.py), over all ranks. None: not known."""
 
     startup_s: float | None = None  # from the run's start to the first rank's working time
+    startup_joules: float | None = None  # of all GPUs; None: not known
+    startup_parts: list[StartupPart] = []  # in the order of time; their sums are startup_s and startup_joules
     startup_until: str = ""  # FIRST_ITERATION or FIRST_COMMUNICATION
     span_s: float | None = None  # working time, mean over the ranks
     communicating_pct: float | None = None
     exposed_pct: float | None = None
-    at_least: bool = False  # some calls were not timed
+    at_least: bool = False  # some calls were not timed, or records of a rank are missing
+    uncovered_pct: float | None = None  # of the ranks' working time: records are missing; None: of none
     reason: str = ""  # why communicating_pct is not known
 
 
@@ -50,6 +61,7 @@ class Communication(msgspec.Struct, kw_only=True):
     calls: int = 0
     captured_calls: int = 0
     timed_calls: int = 0
+    incomplete: bool = False  # records of a rank are missing: times, calls and energies are at least
     untimed_calls: int = 0  # neither timed nor to be estimated from others of their kind
     untimed_captured_calls: int = 0
     time_s: float | None = 0.0  # None: calls were made, and none was timed

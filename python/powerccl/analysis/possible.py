@@ -20,7 +20,7 @@ SLACK = 1e-6  # of a bound: rounding. Half of it would do for sums of doubles, d
 SHARES_PCT = frozenset(
     (
         *("communicating_pct", "communication_pct", "exposed_pct", "wait_pct", "sleep_pct", "idle_pct", "last_pct"),
-        *("matched_pct", "lowered_pct", "low_clock_pct", "imbalance_pct"),
+        *("uncovered_pct", "matched_pct", "lowered_pct", "low_clock_pct", "imbalance_pct"),
     )
 )
 SHARES = frozenset(["exposed_share"])

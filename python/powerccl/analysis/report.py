@@ -37,7 +37,8 @@ from powerccl.analysis.report_findings import (
 )
 from powerccl.analysis.run_tables import RunTables, run_tables
 from powerccl.analysis.shares import of_job, working
-from powerccl.analysis.stragglers import match
+from powerccl.analysis.startup import add_startup
+from powerccl.analysis.stragglers import add_costs, match
 from powerccl.analysis.summary import summarise
 from powerccl.patterns import pattern_name
 from powerccl.quantities import microseconds, percent, plural, seconds
@@ -146,7 +147,9 @@ def report(
     exposed = _exposure(built, curves, reference)
     work = working(run, calls, kernels)
     breakdown = break_down(run, kernels, matched, exposed, curves, profiled, work)
+    add_costs(matched, kernels, breakdown.sets)
     summary.shares = of_job(breakdown.ranks, work, summary.communication)
+    add_startup(summary.shares, run, work, curves)
     found = ReportFindings(
         window_s=_seconds(run),
         summary=summary,

@@ -77,7 +77,10 @@ class Straggler(msgspec.Struct, kw_only=True):
     behind_us: float | None = None  # where it was last: behind the next to last, median
     behind_p25_us: float | None = None
     behind_p75_us: float | None = None
-    cost_s: float = 0.0  # by how much earlier those would have begun without it
+    # What a peer would gain without it: exposed waiting that ends when this rank comes, beyond the next to last. Of
+    # peers, the one that would gain most. None: not known what is exposed; then `cost_at_most_s` is of all waiting.
+    cost_s: float | None = None
+    cost_at_most_s: float | None = None
     steady: bool = False
 
 

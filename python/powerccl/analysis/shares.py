@@ -59,6 +59,9 @@ class Working:
     cuts: dict[tuple[str, int], Cut] = field(default_factory=dict)
     startup_s: float | None = None
     startup_until: str = FIRST_COMMUNICATION
+    startup_ns: tuple[int, int] | None = None  # host ns
+    first_ns: list[int] = field(default_factory=list)  # first communication of each rank on the first host
+    uncovered_ns: int = 0  # over the ranks: from a cut trace's last record to the end of the others'
 
 
 def working(run: RunData, calls: pl.DataFrame, kernels: pl.DataFrame, window: tuple[int, int] | None = None) -> Working:
@@ -68,7 +71,7 @@ def working(run: RunData, calls: pl.DataFrame, kernels: pl.DataFrame, window: tu
     ends = _ends(calls, kernels)
     found.cuts = _cuts([trace for trace in run.ranks if trace.rank in ends], calls, kernels, window)
     starts = tables.by_rank(kernels, "start_ns")
-    by_iteration = False
+    by_iteration: dict[tuple[str, int], int] = {}
     for trace in run.ranks:
         if trace.rank not in ends or trace.rank in found.spans:
             continue
@@ -76,17 +79,41 @@ def working(run: RunData, calls: pl.DataFrame, kernels: pl.DataFrame, window: tu
         cut = found.cuts[trace.host, trace.job]
         begin = _first_iteration(cut, starts.get(trace.rank, kernels[:0])["start_ns"], first)
         if begin is not None and begin < last:
-            first, by_iteration = begin, True
+            first = begin
+            by_iteration[trace.host, trace.job] = begin
         if window:
             first, last = max(first, window[0]), min(last, window[1])
         if first < last:
             found.spans[trace.rank] = (first, last)
+    for place, begin in by_iteration.items():  # iterations of the start-up are in no mean
+        edges = found.cuts[place].edges
+        found.cuts[place].edges = edges[edges[:, 0] >= begin]
+    found.uncovered_ns = _uncovered_ns(run, found.spans, window)
     info = run.info
     here = [found.spans[t.rank][0] for t in run.ranks if t.rank in found.spans and (not info or t.host == info.host)]
     if here and info and info.start_ns > 0 and not window:
-        found.startup_s = max(0.0, (min(here) - info.start_ns) / 1e9)
+        found.startup_ns = (info.start_ns, max(min(here), info.start_ns))
+        found.first_ns = [ends[t.rank][0] for t in run.ranks if t.rank in found.spans and t.host == info.host]
+        found.startup_s = (found.startup_ns[1] - info.start_ns) / 1e9
         found.startup_until = FIRST_ITERATION if by_iteration else FIRST_COMMUNICATION
     return found
+
+
+def _uncovered_ns(run: RunData, spans: dict[int, tuple[int, int]], window: tuple[int, int] | None) -> int:
+    """How long ranks with missing records worked on behind their last one: until the others' end, or the run's."""
+    total = 0
+    for trace in run.ranks:
+        if not trace.incomplete or trace.rank not in spans:
+            continue
+        ends = [
+            spans[other.rank][1]
+            for other in run.ranks
+            if other.host == trace.host and other.rank in spans and not other.incomplete
+        ]
+        if not ends and run.info and run.info.span and run.info.host == trace.host:
+            ends = [min(run.info.span[1], window[1]) if window else run.info.span[1]]
+        total += max(0, max(ends, default=0) - spans[trace.rank][1])
+    return total
 
 
 def _ends(calls: pl.DataFrame, kernels: pl.DataFrame) -> dict[int, tuple[int, int]]:
@@ -212,7 +239,13 @@ def of_job(rows: Iterable[Parts], work: Working, counted: Communication) -> Shar
     """The shares of a job, from its ranks' rows and the count of its calls."""
     found = of_parts(rows)
     found.startup_s, found.startup_until = work.startup_s, work.startup_until
-    found.at_least = counted.timed_calls < ALL_TIMED * counted.calls or counted.untimed_captured_calls > 0
+    uncovered_s = work.uncovered_ns / 1e9
+    found.at_least = (
+        counted.timed_calls < ALL_TIMED * counted.calls or counted.untimed_captured_calls > 0 or counted.incomplete
+    )
+    if counted.incomplete:
+        worked_s = sum(last - first for first, last in work.spans.values()) / 1e9
+        found.uncovered_pct = 100 * uncovered_s / (worked_s + uncovered_s) if worked_s + uncovered_s > 0 else None
     if counted.time_s is None:
         found.reason = f"none of {plural(counted.calls + counted.captured_calls, 'call')} was timed"
     elif counted.untimed_calls > MOST_UNTIMED * counted.calls:

@@ -8,15 +8,21 @@ the same host are compared.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 import polars as pl
 
+from powerccl.analysis import intervals as iv
 from powerccl.analysis.report_findings import Peers, Straggler
 from powerccl.traces import records
 from powerccl.traces.folder import RunData
+
+if TYPE_CHECKING:
+    from powerccl.analysis.shares import Sets
 
 ALONE = ("send_receive",)  # two ends of one, which a trace does not tie together
 STEADY = 0.6  # of the way from how often chance would make a rank last (one of n) to always
@@ -31,6 +37,10 @@ class Matched:
 
     waiting_ns: Ints
     peers: Peers
+    # Of each kernel that waited: the rank that came last (-1: none did measurably), and how many ns it had waited when
+    # the next to last came.
+    last_rank: Ints
+    others_ns: Ints
 
 
 def match(
@@ -45,7 +55,7 @@ def match(
     unknown = np.full(len(kernels), -1, dtype=np.int64)
     reason = _why_not(run, inside)
     if reason:
-        return Matched(unknown[inside], Peers(reason=reason))
+        return Matched(unknown[inside], Peers(reason=reason), unknown[inside], unknown[inside])
     ordinal = _ordinals(run, calls, kernels)
     host, comm, members = _communicators(run, kernels)
     collective = ~kernels["pattern"].cast(pl.String).is_in(ALONE).to_numpy()
@@ -53,7 +63,8 @@ def match(
     start = kernels["start_ns"].to_numpy()
     order = usable[np.lexsort((start[usable], ordinal[usable], comm[usable], host[usable]))]
     if not inside[order].any():
-        return Matched(unknown[inside], Peers(reason="no collective was timed on two ranks of a host"))
+        why = Peers(reason="no collective was timed on two ranks of a host")
+        return Matched(unknown[inside], why, unknown[inside], unknown[inside])
     keys = np.stack([host[order], comm[order], ordinal[order]])
     opens = np.concatenate([[True], (keys[:, 1:] != keys[:, :-1]).any(axis=0)])
     first = np.flatnonzero(opens)
@@ -78,7 +89,39 @@ def match(
             run, ranks[order], begin, last[whole & inside[order[last]]], 1 / members[order], compared, uncertainty_ns
         ),
     )
-    return Matched(unknown[inside], peers)
+    late, others = np.full(len(kernels), -1, dtype=np.int64), np.zeros(len(kernels), dtype=np.int64)
+    next_ns = begin[np.maximum(last - 1, first)]
+    measured = known & (begin[last] - next_ns > 2 * uncertainty_ns)[group] & (np.arange(len(order)) != last[group])
+    late[order[measured]] = ranks[order][last][group][measured]
+    others[order[measured]] = np.maximum(next_ns[group] - begin, 0)[measured]
+    return Matched(unknown[inside], peers, late[inside], others[inside])
+
+
+def add_costs(matched: Matched, kernels: pl.DataFrame, sets: Mapping[int, Sets]) -> None:
+    """What each straggler costs, from the times of the ranks that wait for it; `kernels` are those of `matched`."""
+    gains: dict[int, float] = {}
+    exact = True
+    rank, start = kernels["rank"].to_numpy(), kernels["start_ns"].to_numpy()
+    waited = np.flatnonzero(matched.last_rank >= 0)
+    for peer, places in _by_rank(rank[waited]).items():
+        of = sets.get(peer)
+        if of is None:
+            continue
+        for late, chosen in _by_rank(matched.last_rank[waited[places]]).items():
+            at = waited[places[chosen]]
+            spans = iv.union(start[at] + matched.others_ns[at], start[at] + matched.waiting_ns[at])
+            spans = iv.intersection(iv.clip(spans, *of.span), of.communication)
+            if of.computation is not None:
+                spans = iv.minus(spans, of.computation)
+            elif of.exposed is not None:
+                spans = iv.intersection(spans, of.exposed)
+            else:
+                exact = False
+            gains[late] = max(gains.get(late, 0.0), iv.length_ns(spans) / 1e9)
+    for row in matched.peers.ranks:
+        gain = gains.get(row.rank, 0.0)
+        row.cost_s, row.cost_at_most_s = (gain, None) if exact else (None, gain)
+    matched.peers.ranks.sort(key=lambda row: -(row.cost_s or row.cost_at_most_s or 0.0))
 
 
 def _why_not(run: RunData, inside: npt.NDArray[np.bool_]) -> str:
@@ -193,8 +236,7 @@ def _rank_rows(
                 behind_us=quarter[1],
                 behind_p25_us=quarter[0],
                 behind_p75_us=quarter[2],
-                cost_s=float(lags.sum()) / 1e6,
                 steady=count >= FEW and share >= usual + STEADY * (100.0 - usual),
             )
         )
-    return sorted(rows, key=lambda row: -row.cost_s)
+    return sorted(rows, key=lambda row: -row.last)

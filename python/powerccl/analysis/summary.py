@@ -18,6 +18,7 @@ from powerccl.analysis.communication import CallCoverage, communication_interval
 from powerccl.analysis.energy import (
     Attribution,
     clip_to,
+    energy_curves,
     gpu_curve,
     gpu_samples,
     job_samples,
@@ -33,6 +34,7 @@ from powerccl.analysis.policy import policy_outcome
 from powerccl.analysis.report_findings import Parts, Reference
 from powerccl.analysis.run_tables import RunTables, run_tables
 from powerccl.analysis.shares import Sets, of_job, whole, working
+from powerccl.analysis.startup import add_startup
 from powerccl.quantities import exact, plural, said_once, seconds
 from powerccl.traces import tables
 from powerccl.traces.folder import RunData
@@ -138,6 +140,7 @@ def summarise(
     )
     _share_out(summary.communication, summary.gpus)
     _count(summary.communication, coverage, summary.gpus)
+    _mark_incomplete(summary.communication, run)
     summary.communication.estimated_s = sum(row.estimated_s for row in patterns)
     if summary.communication.untimed_captured_calls:
         summary.notes.append(
@@ -155,16 +158,19 @@ def _shares(run: RunData, built: RunTables, counted: Communication) -> Shares:
     kernels = built.kernels
     work = working(run, built.calls, kernels, built.window)
     rows: list[Parts] = []
+    spans = dict(work.spans)
     of_ranks = tables.by_rank(kernels, "start_ns", "stop_ns")
     for trace in run.ranks:
         mine = of_ranks.get(trace.rank)
-        if trace.rank not in work.spans or mine is None:
+        if trace.rank not in spans or mine is None:
             continue
-        span = work.spans.pop(trace.rank)
+        span = spans.pop(trace.rank)
         busy = iv.clip(iv.union(mine["start_ns"].to_numpy(), mine["stop_ns"].to_numpy()), *span)
         exposed = built.marks.exposed.get(trace.gpu) if built.marks else None
         rows.append(whole(Sets(busy, None, exposed, None, span)))
-    return of_job(rows, work, counted)
+    found = of_job(rows, work, counted)
+    add_startup(found, run, work, energy_curves(run))
+    return found
 
 
 def _recording_pct(run: RunData) -> float | None:
@@ -397,6 +403,14 @@ def _count(found: Communication, coverage: CallCoverage, gpus: list[Gpu]) -> Non
         found.time_s = found.other_average_watts = found.other_clock_mhz = None
         for gpu in gpus:
             gpu.communication_s = gpu.other_watts = gpu.other_clock_mhz = None
+
+
+def _mark_incomplete(found: Communication, run: RunData) -> None:
+    """Where records of a rank are missing, what communication took is at least what was recorded of it."""
+    found.incomplete = any(trace.incomplete for trace in run.ranks)
+    if found.incomplete:
+        found.joules_at_least = found.joules if found.joules is not None else found.joules_at_least
+        found.joules = found.other_average_watts = found.other_clock_mhz = None
 
 
 def _with_regression(

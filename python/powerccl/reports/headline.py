@@ -64,7 +64,7 @@ def _straggler(found: ReportFindings) -> str:
     steady = [row for row in found.peers.ranks if row.steady]
     if not steady:
         return ""
-    worst = max(steady, key=lambda row: row.cost_s)
+    worst = max(steady, key=lambda row: row.cost_s or row.cost_at_most_s or 0.0)
     late = {row.rank for row in steady}
     waiting = _waiting_pct([row for row in found.ranks if row.host == worst.host and row.rank not in late])
     if waiting is None or waiting < WORTH_NAMING_PCT:

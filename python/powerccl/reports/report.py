@@ -11,7 +11,7 @@ from rich.text import Text
 from powerccl.analysis.attribution import KindEnergy
 from powerccl.analysis.link import NO_PROFILE
 from powerccl.analysis.report import ReportFindings, Savings
-from powerccl.analysis.report_findings import ClockEffect, Iterations, LinkRow, Peers
+from powerccl.analysis.report_findings import ClockEffect, Iterations, LinkRow, Peers, Straggler
 from powerccl.console import Console
 from powerccl.quantities import (
     NOT_KNOWN,
@@ -121,9 +121,16 @@ def straggler_line(peers: Peers, name: Callable[[int], str] = str) -> str:
         lines.append(
             f"rank {name(row.rank)} is a straggler: it arrives last in {percent(row.last_pct)} of"
             f" {plural(row.collectives, 'collective')}, {behind} behind the next rank (median{middle});"
-            f" this costs {seconds(row.cost_s)} ({known})"
+            f" this costs {cost_text(row)} ({known})"
         )
     return "\n".join(lines)
+
+
+def cost_text(row: Straggler) -> str:
+    """What a straggler costs its peers: exactly where exposed waiting is known."""
+    if row.cost_s is not None:
+        return seconds(row.cost_s)
+    return NOT_KNOWN if row.cost_at_most_s is None else f"at most {seconds(row.cost_at_most_s)}"
 
 
 def _print_parts(console: Console, found: ReportFindings) -> None:

@@ -24,7 +24,7 @@ from powerccl.quantities import (
     watts,
 )
 from powerccl.reports.phases import COLUMNS, phase_cells
-from powerccl.reports.report import size_texts
+from powerccl.reports.report import cost_text, size_texts
 
 MOST = 64
 UUID_SHOWN = 20  # characters: what is longer is shortened
@@ -126,7 +126,7 @@ def _stragglers(found: ReportFindings) -> dict[str, Any]:
                 f"{percent(row.last_pct)} of them",
                 microseconds(row.behind_us),
                 seconds.between(_seconds(row.behind_p25_us), _seconds(row.behind_p75_us)),
-                seconds(row.cost_s),
+                cost_text(row),
             ]
             for row in found.peers.ranks
         ],

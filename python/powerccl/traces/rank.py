@@ -43,6 +43,7 @@ class RankTrace(TraceHeader):
     # Of a trace read in part (large.py): CALLs of each communicator before the part, and the latest time in all.
     calls_before: dict[int, int] = field(default_factory=dict)
     latest_ns: int = 0
+    incomplete: bool = False  # records are missing: the file is cut off, or had no room for them
     own_ns: int = 0  # what PowerCCL's own code took of the process's threads; 0: it does not say
     # Of several traces that are one rank's (incarnations.py): how many, the time between them, and the job's ranks in
     # each.
@@ -159,6 +160,7 @@ def read_rank(
         clock_map=map_kernels(kinds[records.KERNEL]),
         problems=problems,
         calls_before=calls_before,
+        incomplete=bool(header["dropped"]) or unknown > 0 or committed < int(header["committed"]),
         latest_ns=latest_ns(scanned.until_ns[-1] if scanned and scanned.until_ns else 0, start_ns, length_ns),
         own_ns=int(header["own_ns"].sum()),
     )

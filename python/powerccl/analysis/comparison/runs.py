@@ -23,9 +23,9 @@ from powerccl.analysis.comparison.member import (
 )
 from powerccl.analysis.comparison.significance import Value, median_of
 from powerccl.analysis.findings import PatternRow, RunSummary
-from powerccl.analysis.iterations import cut
 from powerccl.analysis.report_findings import Reference
 from powerccl.analysis.run_tables import RunTables, run_tables
+from powerccl.analysis.shares import working
 from powerccl.analysis.summary import summarise
 from powerccl.errors import PowercclError
 from powerccl.patterns import bus_factor
@@ -77,10 +77,9 @@ def _iteration(member: Member, run: RunData, built: RunTables) -> None:
     """The median iteration of the first rank, where its communication repeats itself; ranks keep step."""
     if len({trace.job for trace in run.ranks}) != 1:
         return  # jobs beside each other have no iteration in common
-    first = run.ranks[0].rank
-    calls, kernels = (table.filter(pl.col("rank") == first) for table in (built.calls, built.kernels))
-    found = cut(calls, kernels)
-    lengths = np.diff(found.edges, axis=1) / 1e9
+    first = run.ranks[0]
+    found = working(run, built.calls, built.kernels).cuts.get((first.host, first.job))
+    lengths = np.diff(found.edges, axis=1)[:, 0] / 1e9 if found else np.zeros(0)
     if len(lengths):
         low, middle, high = (float(each) for each in np.quantile(lengths, (0.25, 0.5, 0.75)))
         member.values[Key("iteration, median", "s")] = median_of(middle, low, high, len(lengths), "iterations")

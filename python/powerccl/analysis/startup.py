@@ -1,0 +1,53 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Start-up: what it takes and what it consists of, as far as the traces tell."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from powerccl.analysis.energy import EnergyCurve, missing_ns
+from powerccl.analysis.findings import FIRST_COMMUNICATION, Shares, StartupPart
+from powerccl.analysis.intervals import Intervals
+from powerccl.analysis.shares import Working
+from powerccl.traces import records
+from powerccl.traces.folder import RunData
+
+FIRST_COMMUNICATOR = "the first communicator"
+
+
+def add_startup(shares: Shares, run: RunData, work: Working, curves: dict[str, EnergyCurve]) -> None:
+    """Put the parts of start-up and their energy into the shares, which hold its length."""
+    if work.startup_ns is None or not run.info:
+        return
+    begin, end = work.startup_ns
+    here = [trace for trace in run.ranks if trace.host == run.info.host or not run.info.host]
+    times = [
+        (FIRST_COMMUNICATOR, [int(trace.kinds[records.COMM]["time_ns"].min()) for trace in here if _has(trace.kinds)]),
+        (FIRST_COMMUNICATION, work.first_ns),
+    ]
+    edges = [(until, min(max(min(found), begin), end)) for until, found in times if found]
+    edges = [edge for edge in edges if edge[1] < end] + [(work.startup_until, end)]
+    gpus = {trace.gpu for trace in run.ranks}
+    # Other hosts' clocks differ, so that energy until a moment is known of this host's GPUs alone.
+    known = len(here) == len(run.ranks) and gpus <= set(curves)
+    own = [curves[gpu] for gpu in sorted(gpus)] if known else []
+    shares.startup_joules = _joules(own, begin, end)
+    for until, at in edges:
+        if at > begin:
+            joules = _joules(own, begin, at) if shares.startup_joules is not None else None
+            shares.startup_parts.append(StartupPart(until=until, time_s=(at - begin) / 1e9, joules=joules))
+        begin = at
+
+
+def _has(kinds: dict[int, object]) -> bool:
+    return bool(len(kinds[records.COMM]))  # type: ignore[arg-type]
+
+
+def _joules(curves: list[EnergyCurve], begin: int, end: int) -> float | None:
+    if not curves or any(missing_ns(curve, begin, end) for curve in curves):
+        return None
+    return float(sum(curve.within(_span(begin, end)) for curve in curves))
+
+
+def _span(begin: int, end: int) -> Intervals:
+    return np.array([[begin, end]], dtype=np.int64)
