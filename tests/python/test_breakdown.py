@@ -97,7 +97,10 @@ def test_the_straggler_is_named_with_its_lag(tmp_path: Path) -> None:
     worst = found.peers.ranks[0]
     assert (worst.rank, worst.collectives, worst.last, worst.steady) == (2, 24, 12, False)  # one of two collectives
     assert worst.behind_us == pytest.approx(6000)
-    assert worst.cost_s == pytest.approx(12 * 0.006)
+    # Its peers wait beside computation, so that none of them would gain anything.
+    assert worst.cost_s == pytest.approx(0)
+    unmarked = report(late_run(tmp_path / "unmarked", marks=False)).findings.peers.ranks[0]
+    assert (unmarked.cost_s, unmarked.cost_at_most_s) == (None, pytest.approx(12 * 0.006))
     assert all(row.last == 0 for row in found.peers.ranks[1:])
     assert found.peers.matched_pct == 100
 

@@ -12,11 +12,14 @@ import synthetic
 from click.testing import CliRunner
 from synthetic import MS, TraceWriter
 
+from powerccl.analysis.comparison.member import Key
+from powerccl.analysis.comparison.runs import read_run_member
 from powerccl.analysis.report import report
 from powerccl.analysis.report_findings import Parts
 from powerccl.analysis.shares import Sets, of_parts, whole, working
 from powerccl.analysis.summary import summarise
 from powerccl.commands.report import command
+from powerccl.reports.headline import headline
 from powerccl.traces import tables
 from powerccl.traces.folder import read_run
 
@@ -60,6 +63,43 @@ def test_start_up_is_named_and_in_no_share(tmp_path: Path, first_ms: int, until:
     assert found.exposed_pct == pytest.approx(7, abs=0.2)
 
 
+def test_start_up_has_its_energy_and_its_parts(tmp_path: Path) -> None:
+    folder = training(tmp_path / "run", 9000)
+    found = report(folder).findings
+    shares = found.summary.shares
+    assert shares.startup_joules == pytest.approx(33 * 400, rel=0.01)
+    parts = [(part.until, round(part.time_s)) for part in shares.startup_parts]
+    assert parts == [("the first communicator", 0), ("the first communication", 24), ("the first regular iteration", 9)]
+    assert sum(part.time_s for part in shares.startup_parts) == pytest.approx(shares.startup_s)
+    assert sum(part.joules or 0.0 for part in shares.startup_parts) == pytest.approx(shares.startup_joules)
+    assert summarise(read_run(folder)).shares.startup_parts == shares.startup_parts
+    assert headline(found).startswith("Start-up takes 33.0 s of 39.0 s")
+
+
+def test_the_first_slow_iteration_is_in_no_mean(tmp_path: Path) -> None:
+    folder = training(tmp_path / "run", 9000)
+    (found,) = report(folder).findings.iterations
+    assert found.mean_s == pytest.approx(STEP_MS / 1e3, rel=0.01)
+    assert found.joules == pytest.approx(400 * STEP_MS / 1e3, rel=0.05)
+    compared = read_run_member(folder).values[Key("iteration, median", "s")]
+    assert (compared.value, compared.n) == (pytest.approx(found.median_s), found.found)
+
+
+def test_a_trace_cut_in_the_middle_says_what_it_does_not_cover(tmp_path: Path) -> None:
+    folder = training(tmp_path / "run")
+    trace = folder / "rank-1.trace"
+    trace.write_bytes(trace.read_bytes()[: trace.stat().st_size // 2])
+    found = report(folder).findings.summary
+    assert found.shares.at_least
+    assert found.shares.uncovered_pct == pytest.approx(28.9, abs=0.5)  # of one rank's 6 s, 58 %
+    assert found.communication.joules is None
+    shown = CliRunner().invoke(command, [str(folder)], env={"COLUMNS": "120"}).output
+    assert "communicating at least 30 %, exposed at least" in shown
+    assert "of the ranks' working time is not covered" in shown
+    elsewhere = next(line for line in shown.splitlines() if line.startswith("elsewhere"))
+    assert not any(sign.isdigit() for sign in elsewhere)
+
+
 def test_every_output_has_the_same_shares(tmp_path: Path) -> None:
     folder = training(tmp_path / "run", 9000)
     at_the_end = summarise(read_run(folder)).shares
@@ -72,7 +112,7 @@ def test_every_output_has_the_same_shares(tmp_path: Path) -> None:
     options = [part for pair in zip(("--json", "--html", "--prometheus"), files, strict=True) for part in pair]
     shown = CliRunner().invoke(command, [str(folder), *options], env={"COLUMNS": "120"}).output
     assert "communicating 30 %, exposed 7.0 % of the working time" in shown
-    assert "start-up 33.0 s, before the first regular iteration and in no share" in shown
+    assert "start-up 33.0 s and 13.2 kJ, before the first regular iteration and in no share" in shown
     assert json.loads(Path(files[0]).read_text())["summary"]["shares"]["exposed_pct"] == reported.exposed_pct
     page = Path(files[1]).read_text()
     assert "start-up" in page
@@ -145,5 +185,7 @@ def test_energy_by_cause_adds_up_to_the_runs(tmp_path: Path) -> None:
     found = report(training(tmp_path / "run")).findings
     energy = found.energy
     assert energy.joules_total == found.summary.energy.joules
+    assert energy.joules_communication == found.summary.communication.joules
+    assert min(part or 0.0 for part in (energy.joules_computation, energy.joules_unexplained)) >= 0
     parts = (energy.joules_communication, energy.joules_computation, energy.joules_idle, energy.joules_unexplained)
     assert sum(part or 0.0 for part in parts) == pytest.approx(energy.joules_total)

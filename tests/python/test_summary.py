@@ -66,7 +66,8 @@ def test_a_killed_job_still_has_a_summary(tmp_path: Path) -> None:
     assert not found.finished
     assert found.exit_code is None
     assert found.wall_s == pytest.approx(1.8, rel=0.01)
-    assert found.communication.joules is not None
+    assert found.communication.joules is None  # records are missing
+    assert found.communication.joules_at_least is not None
     assert any("cut off" in problem for problem in found.problems)
 
 

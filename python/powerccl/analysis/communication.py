@@ -112,6 +112,12 @@ def long_ns(column: str = "duration_ns") -> pl.Expr:
     return pl.when(pl.col(column) > 0).then(pl.col(column))
 
 
+def bus_bandwidth() -> pl.Expr:
+    """GB/s of the median operation: what it moved (column `moved`) over how long it took, as a reader divides them."""
+    median_ns = pl.col("duration_ns").median()  # 0 where clock ticks give most of them no length
+    return pl.when(median_ns > 0).then(pl.col("moved").median() / median_ns)
+
+
 def pattern_rows(coverage: CallCoverage, kernels: pl.DataFrame, gpus: int) -> list[PatternRow]:
     """One row a pattern and size class, the longest first.
 
@@ -126,13 +132,13 @@ def pattern_rows(coverage: CallCoverage, kernels: pl.DataFrame, gpus: int) -> li
     )
     ran = (
         kernels.join(bus_factors(kernels), on=["pattern", "ranks"])
-        .with_columns(busbw=pl.col("bytes") * pl.col("factor") / long_ns())
+        .with_columns(moved=pl.col("bytes") * pl.col("factor"))
         .group_by(KEY, maintain_order=True)
         .agg(
             timed=pl.len(),
             time_ns=pl.col("inside_ns").sum(),
             median_ns=pl.col("duration_ns").median(),
-            busbw=pl.col("busbw").median(),
+            busbw=bus_bandwidth(),
             kernel_bytes=pl.col("bytes").sum(),
             kernel_median=pl.col("bytes").median(),
         )
@@ -147,7 +153,8 @@ def pattern_rows(coverage: CallCoverage, kernels: pl.DataFrame, gpus: int) -> li
                 calls=int(row["calls"] or 0),
                 captured_calls=int(row["captured_calls"] or 0),
                 timed=int(row["timed"] or 0),
-                median_bytes=int(row["call_median"] or row["kernel_median"] or 0),
+                # Of what was timed, so that size, time and bandwidth of a row are of the same operations.
+                median_bytes=int(row["kernel_median"] or row["call_median"] or 0),
                 total_bytes=int((row["kernel_bytes"] if replayed else row["call_bytes"]) or 0),
                 time_s=(row["time_ns"] or 0) / 1e9 / max(gpus, 1),
                 estimated_s=(row["estimated_ns"] or 0) / 1e9 / max(gpus, 1),

@@ -6,7 +6,7 @@ from __future__ import annotations
 import numpy as np
 import polars as pl
 
-from powerccl.analysis.communication import KEY, bus_factors, long_ns
+from powerccl.analysis.communication import KEY, bus_bandwidth, bus_factors, long_ns
 from powerccl.analysis.report_findings import LinkRow, Reference
 from powerccl.analysis.stragglers import Ints
 from powerccl.quantities import plural
@@ -45,7 +45,7 @@ def link_rows(
             size=pl.col("bytes").median(),
             most_ranks=pl.col("ranks").max(),
             least_ranks=pl.col("ranks").min(),
-            busbw=(pl.col("moved") / length).median(),
+            busbw=bus_bandwidth(),
             transfer=(pl.col("moved") / left).filter(clear).median(),
             left=(left / length).median(),
         )

@@ -176,13 +176,61 @@ def report(
 
 
 def _reconcile(found: ReportFindings) -> None:
-    """One total of the energy: the run's own. The regression's steps are dated anew, so that theirs is another."""
+    """One figure for one thing, and parts that add up to the run's own total.
+
+    The regression's steps are dated anew, so that its sums are others: it shares out what communication and idling
+    leave.
+    """
     energy, total = found.energy, found.summary.energy.joules
-    if total is None or energy.joules_total is None or energy.reason or found.summary.energy.reason:
+    _same_operations(found)
+    communication, idle = found.summary.communication, energy.joules_idle or 0.0
+    whole = not (energy.joules_total is None or energy.reason or found.summary.energy.reason)
+    if total is None or communication.joules is None or not whole:
+        _without_parts(energy)
         return
-    parts = (energy.joules_communication, energy.joules_computation, energy.joules_idle)
-    energy.joules_total = total
-    energy.joules_unexplained = total - sum(part or 0.0 for part in parts)
+    half = communication.uncertainty_joules or 0.0
+    energy.joules_total, energy.joules_communication = total, communication.joules
+    energy.joules_communication_low = max(communication.joules - half, 0.0)
+    energy.joules_communication_high = min(communication.joules + half, total)
+    rest = total - communication.joules - idle
+    if rest < 0:
+        _without_parts(energy)
+        energy.joules_total = total
+        energy.parts_reason = "communication and idling together came to more than the whole run"
+        return
+    energy.joules_computation = min(energy.joules_computation or 0.0, rest)
+    energy.joules_unexplained = rest - energy.joules_computation
+    sums = [kind.joules for kind in energy.kinds if kind.joules is not None]
+    if sum(sums) > energy.joules_communication_high:
+        for kind in energy.kinds:  # kinds are told apart another way: more than their whole they are not
+            kind.joules = None
+
+
+def _without_parts(energy: EnergyFindings) -> None:
+    energy.joules_total = energy.joules_communication = energy.joules_computation = None
+    energy.joules_communication_low = energy.joules_communication_high = None
+    energy.joules_idle = energy.joules_unexplained = None
+
+
+def _same_operations(found: ReportFindings) -> None:
+    """Energy of an operation is one figure: that of the summary's pattern, which long stretches tell best."""
+    rows = {(row.pattern, row.size_class_bytes): row for row in found.summary.patterns}
+    for kind in found.energy.kinds:
+        row = rows.get((kind.pattern, kind.size_class_bytes))
+        if row is None or row.joules_per_operation == kind.joules_per_operation:
+            continue
+        if row.joules_per_operation is None:
+            row.joules_per_operation, row.joules_low, row.joules_high = kind.joules_per_operation, kind.low, kind.high
+            continue
+        value = row.joules_per_operation
+        if kind.low is None or kind.high is None or not kind.low <= value <= kind.high:
+            kind.low = kind.high = None
+        row.joules_low, row.joules_high = kind.low, kind.high
+        time_s = kind.time_s * max(len(found.summary.gpus), 1) / max(kind.operations, 1)
+        kind.watts = value / time_s if time_s > 0 else None
+        if not kind.resolved:
+            kind.resolved, kind.reason = True, ""
+        kind.joules, kind.joules_per_operation = value * kind.operations, value
 
 
 def _exposure(built: RunTables, curves: dict[str, EnergyCurve], reference: Reference | None) -> Exposure:

@@ -21,8 +21,9 @@ def add_startup(shares: Shares, run: RunData, work: Working, curves: dict[str, E
         return
     begin, end = work.startup_ns
     here = [trace for trace in run.ranks if trace.host == run.info.host or not run.info.host]
+    communicators = [trace.kinds[records.COMM]["time_ns"] for trace in here]
     times = [
-        (FIRST_COMMUNICATOR, [int(trace.kinds[records.COMM]["time_ns"].min()) for trace in here if _has(trace.kinds)]),
+        (FIRST_COMMUNICATOR, [int(each.min()) for each in communicators if len(each)]),
         (FIRST_COMMUNICATION, work.first_ns),
     ]
     edges = [(until, min(max(min(found), begin), end)) for until, found in times if found]
@@ -37,10 +38,6 @@ def add_startup(shares: Shares, run: RunData, work: Working, curves: dict[str, E
             joules = _joules(own, begin, at) if shares.startup_joules is not None else None
             shares.startup_parts.append(StartupPart(until=until, time_s=(at - begin) / 1e9, joules=joules))
         begin = at
-
-
-def _has(kinds: dict[int, object]) -> bool:
-    return bool(len(kinds[records.COMM]))  # type: ignore[arg-type]
 
 
 def _joules(curves: list[EnergyCurve], begin: int, end: int) -> float | None:

@@ -95,7 +95,9 @@ def _listed(title: str, names: Sequence[str], rows: Sequence[Row], brief: bool, 
         for each, difference in zip(row.cells[1:], row.changes, strict=True):
             text = change_text(difference, brief)
             if row.factor_low is not None and row.factor_high is not None:
+                # The two cells are peaks, which may be of different sizes: this is no change of theirs.
                 text = factor(1 + (difference.pct or 0.0) / 100, row.factor_low, row.factor_high)
+                text += ", mean over sizes"
             cells += [(quantity(each.value, row.unit), ""), (text, change_style(row, difference))]
         grid.rows.append(cells)
     return grid

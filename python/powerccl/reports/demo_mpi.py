@@ -15,7 +15,7 @@ from powerccl.reports.mpi import key, rank_lines
 from powerccl.reports.table import Table
 from powerccl.reports.terminal import heading, warning
 
-COLUMNS = ("without", "with PowerCCL", "change")
+COLUMNS = ("without", "with PowerCCL", "change, median of pairs")
 UNSTEADY_WORDS = "the runs differ much, because this machine has other work: repeat the demo when it is idle"
 UNSTEADY = 0.05  # of the run time, between the fastest and the slowest run of the same
 

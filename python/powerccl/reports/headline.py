@@ -8,13 +8,16 @@ from collections.abc import Callable
 from powerccl.analysis.comparison.significance import HIGHER, LOWER, SAME, Change
 from powerccl.analysis.report import ReportFindings
 from powerccl.analysis.report_findings import RankParts
-from powerccl.quantities import percent, plural
+from powerccl.quantities import joules, percent, plural, seconds
 from powerccl.reports.mpi import late_rank
 from powerccl.reports.terminal import communicating_text
 
 # Percent of the working time. What takes less is not worth a reader's first look: the interval of a saving on it would
 # hold 0. At half, every job would have something to look at; at double, a straggler that costs a tenth goes unnamed.
 WORTH_NAMING_PCT = 5.0
+# Shorter start-ups are named, and are no headline: a trial of a few seconds has little else. At half, runs of two
+# iterations would be told of their start-up alone; at double, one of 25 of 33 s still is.
+LEAST_STARTUP_S = 10.0
 
 
 def headline(found: ReportFindings) -> str:
@@ -23,6 +26,7 @@ def headline(found: ReportFindings) -> str:
         _unrecorded,
         _against_baseline,
         _nothing_known,
+        _startup,
         _straggler,
         _waiting,
         _exposed,
@@ -57,6 +61,20 @@ def _unrecorded(found: ReportFindings) -> str:
 def _nothing_known(found: ReportFindings) -> str:
     reason = found.summary.shares.reason
     return f"The share of communication is not known: {reason}." if reason and found.ranks else ""
+
+
+def _startup(found: ReportFindings) -> str:
+    """Where starting up takes longer than the work, it is the largest thing to save."""
+    shares, energy = found.summary.shares, found.summary.energy
+    if (shares.startup_s or 0.0) < max(LEAST_STARTUP_S, shares.span_s or 0.0) or found.summary.wall_s is None:
+        return ""
+    text = f"Start-up takes {seconds(shares.startup_s)} of {seconds(found.summary.wall_s)}"
+    if shares.startup_joules is not None and energy.joules is not None:
+        text += f" and {joules(shares.startup_joules)} of {joules(energy.joules)}"
+    longest = max(shares.startup_parts, key=lambda part: part.time_s, default=None)
+    if longest is None or len(shares.startup_parts) < 2:
+        return f"{text}, longer than the work."
+    return f"{text}, longer than the work; {seconds(longest.time_s)} of it end with {longest.until}."
 
 
 def _straggler(found: ReportFindings) -> str:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from rich.console import Group
 from rich.text import Text
 
-from powerccl.analysis.attribution import KindEnergy
+from powerccl.analysis.attribution import EnergyFindings, KindEnergy
 from powerccl.analysis.link import NO_PROFILE
 from powerccl.analysis.report import ReportFindings, Savings
 from powerccl.analysis.report_findings import ClockEffect, Iterations, LinkRow, Peers, Straggler
@@ -244,9 +244,8 @@ def _print_energy(console: Console, found: ReportFindings) -> None:
     table = Table()
     table.add_column("energy per GPU", no_wrap=True)
     narrow = console.width < NARROW
-    for column in ("size", "kernels", "per operation", "95 % interval", "power") + (
-        () if narrow else ("sum, all GPUs",)
-    ):
+    wide = ("sum, all GPUs",)
+    for column in ("size", "kernels", "per operation", "95 % interval", "power", *(() if narrow else wide)):
         table.add_column(column, justify="right", no_wrap=True)
     least = LEAST_SHARE * sum(kind.time_s for kind in energy.kinds)
     ranked = sorted(energy.kinds, key=lambda kind: -(kind.joules or 0.0))
@@ -264,24 +263,31 @@ def _print_energy(console: Console, found: ReportFindings) -> None:
             cells += [NOT_KNOWN, between, NOT_KNOWN] + ([] if narrow else [""])
         table.add_row(*cells)
     table.add_more(len(energy.kinds) - len(shown))
+    table.add_hidden(wide if narrow else ())
     console.print()
     console.print(table)
     if energy.reason:
         console.print(Text(f"energy of operations: {energy.reason}", style="dim"))
-    totals = [
-        f"{word} {joules(value)}"
-        for word, value in (
-            ("communication", energy.joules_communication),
-            ("computation", energy.joules_computation),
-            ("idle", energy.joules_idle),
-            ("unexplained", energy.joules_unexplained),
-        )
-        if value is not None
-    ]
+    totals = [f"{word} {figure}" for word, figure in energy_parts(energy)]
     if totals:
         console.print(Text(f"energy of all GPUs: {', '.join(totals)}", style="dim"))
+    elif energy.parts_reason:
+        console.print(Text(f"the parts of the energy are not known: {energy.parts_reason}", style="dim"))
     for line in said[:6]:
         console.print(Text(line, style="dim"))
+
+
+def energy_parts(energy: EnergyFindings) -> list[tuple[str, str]]:
+    """What the energy went into: parts that add up to the whole. What one of the first two gains, the other loses."""
+    low, high = energy.joules_communication_low, energy.joules_communication_high
+    half = (high - low) / 2 if low is not None and high is not None else None
+    parts = (
+        ("communication", energy.joules_communication, half),
+        ("computation", energy.joules_computation, half),
+        ("idle", energy.joules_idle, None),
+        ("unexplained", energy.joules_unexplained, None),
+    )
+    return [(word, joules(value, spread)) for word, value, spread in parts if value is not None]
 
 
 def kind_text(kind: KindEnergy, size_text: Callable[[str, int], str]) -> str:

@@ -43,7 +43,7 @@ from powerccl.reports.report import (
     straggler_line,
 )
 from powerccl.reports.report_tables import short_gpu, tables
-from powerccl.reports.terminal import LEAST_STARTUP_S, communicating_text
+from powerccl.reports.terminal import LEAST_STARTUP_S, communicating_text, exposed_text, startup_text
 from powerccl.reports.ways import possible_lines, possible_table, what_to_write
 from powerccl.traces.run_info import model_label
 from powerccl.tuning.ways import WaysFindings
@@ -163,13 +163,17 @@ def _tiles(found: ReportFindings) -> list[dict[str, str]]:
         tiles.append(
             {
                 "label": "exposed communication",
-                "value": percent(shares.exposed_pct),
+                "value": exposed_text(shares),
                 "beside": "of the working time: the GPU computes nothing then",
             }
         )
     if shares.startup_s is not None and shares.startup_s >= LEAST_STARTUP_S:
-        beside = f"before {shares.startup_until}; in no share"
-        tiles.append({"label": "start-up", "value": seconds(shares.startup_s), "beside": beside})
+        drawn = "" if shares.startup_joules is None else f", {joules(shares.startup_joules)}"
+        beside = f"in no share: {startup_text(shares) or f'before {shares.startup_until}'}"
+        tiles.append({"label": "start-up", "value": seconds(shares.startup_s) + drawn, "beside": beside})
+    if shares.uncovered_pct is not None:
+        beside = "of the ranks' working time: records are missing"
+        tiles.append({"label": "not covered", "value": percent(shares.uncovered_pct), "beside": beside})
     if len(found.iterations) == 1 and found.iterations[0].found:
         one = found.iterations[0]
         beside = (

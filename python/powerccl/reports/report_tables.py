@@ -24,7 +24,7 @@ from powerccl.quantities import (
     watts,
 )
 from powerccl.reports.phases import COLUMNS, phase_cells
-from powerccl.reports.report import cost_text, size_texts
+from powerccl.reports.report import cost_text, energy_parts, size_texts
 
 MOST = 64
 UUID_SHOWN = 20  # characters: what is longer is shortened
@@ -102,17 +102,9 @@ def _energy(found: ReportFindings) -> dict[str, Any]:
 
 def _energy_totals(found: ReportFindings) -> dict[str, Any]:
     energy = found.energy
-    rows = [
-        [word, joules(value)]
-        for word, value in (
-            ("communication", energy.joules_communication),
-            ("computation", energy.joules_computation),
-            ("idle", energy.joules_idle),
-            ("unexplained", energy.joules_unexplained),
-            ("whole run", energy.joules_total),
-        )
-        if value is not None
-    ]
+    rows = [[word, figure] for word, figure in energy_parts(energy)]
+    if rows:
+        rows.append(["whole run", joules(energy.joules_total)])
     return _table(["energy", "all GPUs"], rows if energy.kinds else [])
 
 

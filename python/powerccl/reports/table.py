@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import Any
 
 import rich.console
@@ -38,6 +39,11 @@ class Table(rich.table.Table):
         """Rows that are left out, said below the table, if there are any."""
         if count > 0:
             self.below.append(Text(f"… {count:,} more{where}", style="dim"))
+
+    def add_hidden(self, columns: Sequence[str]) -> None:
+        """Columns that are left out for want of room, said below the table."""
+        if columns and self.rows:
+            self.below.append(Text(f"not shown in this width: {', '.join(columns)}", style="dim"))
 
     def __rich_console__(
         self, console: rich.console.Console, options: rich.console.ConsoleOptions

@@ -111,7 +111,7 @@ def shares_text(shares: Shares) -> str:
     """`communicating 27 %, exposed 6.5 % of the working time`."""
     if shares.communicating_pct is None:
         return f"communicating: not known, because {shares.reason}"
-    exposed = "" if shares.exposed_pct is None else f", exposed {percent(shares.exposed_pct)}"
+    exposed = "" if shares.exposed_pct is None else f", exposed {exposed_text(shares)}"
     return f"communicating {communicating_text(shares)}{exposed} of the working time"
 
 
@@ -119,6 +119,12 @@ def communicating_text(shares: Shares) -> str:
     """`27 %`, or `at least 27 %` where some calls were not timed."""
     share = shares.communicating_pct
     return at_least(None if shares.at_least else share, share, show=percent)
+
+
+def exposed_text(shares: Shares) -> str:
+    """`6.5 %`, or `at least 6.5 %` where records are missing."""
+    share = shares.exposed_pct
+    return at_least(None if shares.uncovered_pct is not None else share, share, show=percent)
 
 
 def share_lines(shares: Shares) -> list[str]:
@@ -130,8 +136,23 @@ def share_lines(shares: Shares) -> list[str]:
     if shares.span_s:
         parts.append(f"working time {seconds(shares.span_s)} per rank")
     if shares.startup_s is not None and shares.startup_s >= LEAST_STARTUP_S:
-        parts.append(f"start-up {seconds(shares.startup_s)}, before {shares.startup_until} and in no share")
-    return lines + (["; ".join(parts)] if parts else [])
+        energy = "" if shares.startup_joules is None else f" and {joules(shares.startup_joules)}"
+        parts.append(f"start-up {seconds(shares.startup_s)}{energy}, before {shares.startup_until} and in no share")
+    lines += ["; ".join(parts)] if parts else []
+    lines += [f"start-up: {text}"] if (text := startup_text(shares)) else []
+    if shares.uncovered_pct is not None:
+        lines.append(f"records are missing: {percent(shares.uncovered_pct)} of the ranks' working time is not covered")
+    return lines
+
+
+def startup_text(shares: Shares) -> str:
+    """`23.8 s, 4.42 kJ until the first communicator, ...`: what a start-up that deserves it consists of."""
+    if (shares.startup_s or 0.0) < LEAST_STARTUP_S or len(shares.startup_parts) < 2:
+        return ""
+    return ", then ".join(
+        seconds(part.time_s) + ("" if part.joules is None else f" and {joules(part.joules)}") + f" until {part.until}"
+        for part in shares.startup_parts
+    )
 
 
 def _totals(summary: RunSummary, narrow: bool, whole: str) -> Table:
@@ -159,7 +180,9 @@ def _totals(summary: RunSummary, narrow: bool, whole: str) -> Table:
         rows.append(
             [
                 Text("communication", style=COMMUNICATION),
-                seconds(communication.time_s),
+                at_least(
+                    None if communication.incomplete else communication.time_s, communication.time_s, show=seconds
+                ),
                 at_least(communication.joules, communication.joules_at_least, communication.uncertainty_joules),
                 watts(communication.average_watts),
                 mhz(communication.clock_mhz),
@@ -167,7 +190,9 @@ def _totals(summary: RunSummary, narrow: bool, whole: str) -> Table:
             ]
         )
     if summary.ranks and communication.time_s is not None:
-        elsewhere_s = None if summary.wall_s is None else summary.wall_s - communication.time_s
+        # What is not recorded may have been communication.
+        unknown = summary.wall_s is None or communication.incomplete
+        elsewhere_s = None if unknown else (summary.wall_s or 0.0) - communication.time_s
         rows.append(
             [
                 Text("elsewhere", style=ELSEWHERE),
@@ -214,7 +239,8 @@ def _coverage(summary: RunSummary) -> str:
 def _patterns(rows: list[PatternRow], narrow: bool) -> Table:
     table = Table()
     table.add_column("pattern", no_wrap=True)
-    for column in ("size", "calls", "time / GPU", "median", "bus GB/s") + (() if narrow else ("energy / op", "timed")):
+    wide = ("energy / op", "timed")
+    for column in ("size", "calls", "time / GPU", "median", "bus GB/s", *(() if narrow else wide)):
         table.add_column(column, justify="right", no_wrap=True)
     for row in rows[:MAX_ROWS]:
         known = row.timed or row.estimated_s  # what was not timed is not known, never zero
@@ -229,6 +255,7 @@ def _patterns(rows: list[PatternRow], narrow: bool) -> Table:
         ]
         table.add_row(*cells, *([] if narrow else [_joules_per_operation(row), f"{row.timed:,}"]))
     table.add_more(len(rows) - MAX_ROWS, " in summary.json")
+    table.add_hidden(wide if narrow else ())
     return table
 
 

@@ -122,6 +122,7 @@ def read_rank(
     header = headers[0]
     header_bytes = int(header["header_bytes"])
     calls_before: dict[int, int] = {}
+    blank = 0  # records that were never written
     if scanned is not None and window is not None:
         from powerccl.traces.large import read_window
 
@@ -137,9 +138,10 @@ def read_rank(
         read = 0
 
         def pieces() -> Iterator[npt.NDArray[np.void]]:
-            nonlocal read
+            nonlocal read, blank
             for piece in read_chunks(path, header_bytes, committed):
                 read += len(piece)
+                blank += int((piece["kind"] == 0).sum())
                 yield piece
 
         kinds = _by_kind(pieces())
@@ -160,7 +162,7 @@ def read_rank(
         clock_map=map_kernels(kinds[records.KERNEL]),
         problems=problems,
         calls_before=calls_before,
-        incomplete=bool(header["dropped"]) or unknown > 0 or committed < int(header["committed"]),
+        incomplete=bool(header["dropped"]) or blank > 0 or committed < int(header["committed"]),
         latest_ns=latest_ns(scanned.until_ns[-1] if scanned and scanned.until_ns else 0, start_ns, length_ns),
         own_ns=int(header["own_ns"].sum()),
     )

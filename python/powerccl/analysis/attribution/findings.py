@@ -55,6 +55,7 @@ class EnergyFindings(msgspec.Struct, kw_only=True):
     joules_computation: float | None = None
     joules_idle: float | None = None
     joules_unexplained: float | None = None
+    parts_reason: str = ""  # why the parts of the total are not known
     residual_pct: float | None = None  # rms of what the fit leaves of a step's energy
     steps: int = 0
     misread: int = 0  # steps left out because no other is like them
