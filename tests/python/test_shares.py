@@ -189,3 +189,29 @@ def test_energy_by_cause_adds_up_to_the_runs(tmp_path: Path) -> None:
     assert min(part or 0.0 for part in (energy.joules_computation, energy.joules_unexplained)) >= 0
     parts = (energy.joules_communication, energy.joules_computation, energy.joules_idle, energy.joules_unexplained)
     assert sum(part or 0.0 for part in parts) == pytest.approx(energy.joules_total)
+
+
+def test_columns_without_room_are_announced(tmp_path: Path) -> None:
+    folder = training(tmp_path / "run")
+    narrow, wide = (
+        CliRunner().invoke(command, [str(folder)], env={"COLUMNS": width}).output for width in ("80", "120")
+    )
+    assert "not shown in this width: energy / op, timed" in narrow
+    assert "not shown" not in wide
+
+
+def test_bandwidth_is_the_size_over_the_time_beside_it(tmp_path: Path) -> None:
+    """Sizes and times of a class vary: a median of quotients is another figure than the quotient of medians."""
+    folder = tmp_path / "run"
+    folder.mkdir()
+    for rank in range(2):
+        trace = TraceWriter(rank, 2)
+        trace.comm(1 * MS)
+        for call, (size, length_ms) in enumerate([(33, 1), (40, 9), (60, 2), (61, 8), (62, 4)], 1):
+            trace.call(call, call * 20 * MS, size * MIB)
+            trace.kernel(call, call * 20 * MS, (call * 20 + length_ms) * MS, size * MIB)
+        trace.write(folder)
+    found = report(folder).findings
+    (row,), (link,) = found.summary.patterns, found.link
+    assert (row.median_bytes, row.median_us) == (60 * MIB, pytest.approx(4000))
+    assert row.busbw_gbs == pytest.approx(60 * MIB / 4e6) == link.busbw_gbs
