@@ -57,6 +57,7 @@ def synthetic_run(folder: Path, seed: int) -> Path:
     end_ns = ends_ns + 10 * MS
     interval_ns = chance.choice((10, 19, 50, 100, 500)) * MS
     interval_ns = min(interval_ns, end_ns // 8 // MS * MS)
+    end_ns = -(-end_ns // interval_ns) * interval_ns  # an agent reads the counters when the job starts and ends
     more_ns = chance.choice((0, 1, 2)) * interval_ns
     idle, busy = chance.uniform(30, 100), chance.uniform(100, 600)
     counter = chance.random() < 0.8

@@ -272,7 +272,11 @@ def test_summary_type_is_what_is_written(tmp_path: Path) -> None:
 
 def test_bandwidth_of_one_rank_and_of_kernels_without_a_length(tmp_path: Path) -> None:
     """As NCCL tests have it: one rank alone sends nothing over the bus. A length of no clock tick has no bandwidth."""
-    for ranks, lengths, expected in ((1, (400_000,), 0.0), (2, (0, 0), None), (2, (0, 400_000), (1 << 20) / 400_000)):
+    for ranks, lengths, expected in (
+        (1, (400_000,), 0.0),
+        (2, (0, 0), None),
+        (2, (0, 400_000, 400_000), (1 << 20) / 400_000),
+    ):
         folder = tmp_path / f"{ranks}-{len(lengths)}-{sum(lengths)}"
         folder.mkdir()
         trace = TraceWriter(0, ranks)

@@ -9,7 +9,7 @@ from rich.text import Text
 
 from powerccl.analysis.findings import CpuEnergy, MpiImbalance, MpiRank, MpiRow, MpiSummary
 from powerccl.console import Console
-from powerccl.quantities import at_least, byte_size, microseconds, percent, plural, seconds, watts
+from powerccl.quantities import at_least, byte_size, exact, microseconds, percent, plural, seconds, watts
 from powerccl.reports.table import Table
 
 EXECUTING, TRANSFERRING, WAITING, ASLEEP = "yellow", "bright_cyan", "red", "green"
@@ -35,8 +35,8 @@ def print_mpi(console: Console, mpi: MpiSummary) -> None:
     console.print()
     console.print(_totals(mpi, narrow))
     if mpi.threads_per_rank > 1:
-        threads = f"{mpi.threads_per_rank:.3g}"
-        words = f"Times of a rank are sums over {threads} threads that call MPI; shares are of the time of all of them."
+        threads = exact(round(mpi.threads_per_rank, 1), "threads")
+        words = f"Times of a rank are sums over {threads} that call MPI; shares are of the time of all of them."
         console.print(words, style="dim")
     console.print(processors(mpi.energy), style="dim")
     if mpi.rows:

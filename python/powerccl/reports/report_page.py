@@ -19,6 +19,7 @@ from powerccl.quantities import (
     at_least,
     byte_size,
     change,
+    exact,
     hover,
     joules,
     microseconds,
@@ -127,7 +128,7 @@ def _mpi_tiles(mpi: MpiSummary) -> list[dict[str, str]]:
     tiles = [{"label": label, "value": seconds(value), "beside": "per rank"} for label, value in each.items()]
     tiles[0]["beside"] = f"per rank, {percent(mpi.share_pct)} of the run"
     if mpi.threads_per_rank > 1:
-        threads = f"sum over {mpi.threads_per_rank:.3g} threads"
+        threads = f"sum over {exact(round(mpi.threads_per_rank, 1), 'threads')}"
         tiles[0]["beside"] = f"per rank, {threads}, {percent(mpi.share_pct)} of their time"
     return [*tiles, {"label": "CPU time used", "value": seconds(mpi.cpu_s), "beside": "all ranks"}]
 
