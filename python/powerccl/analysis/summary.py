@@ -17,13 +17,12 @@ from powerccl.analysis.clock_switches import clock_switches
 from powerccl.analysis.communication import CallCoverage, communication_intervals, cover, pattern_rows, phase_rows
 from powerccl.analysis.energy import (
     Attribution,
+    EnergyCurve,
     clip_to,
     energy_curves,
-    gpu_curve,
     gpu_samples,
     job_samples,
     missing_ns,
-    span_at,
     split,
     window_of,
 )
@@ -94,7 +93,8 @@ def summarise(
     calls, kernels = built.calls, built.kernels
     communicating = communication_intervals(kernels)
     coverage = cover(calls, kernels)
-    gpus = [_sample(run, gpu, communicating, window) for gpu in _gpus(run)]
+    curves = energy_curves(run)
+    gpus = [_sample(run, gpu, communicating, curves, window) for gpu in _gpus(run)]
     ranks = find_ranks([life_of(trace) for trace in run.ranks])
     patterns = pattern_rows(coverage, kernels, max(len(ranks), 1))
     part = _middle(kernels) if energy is None and window is None else None
@@ -147,14 +147,14 @@ def summarise(
             f"{plural(summary.communication.untimed_captured_calls, 'call')} in CUDA graphs not timed:"
             " POWERCCL_KERNEL_EVENTS=all times them, and can slow the graphs"
         )
-    summary.shares = shares if shares is not None else _shares(run, built, summary.communication)
+    summary.shares = shares if shares is not None else _shares(run, built, summary.communication, curves)
     if summary.unrecorded:
         summary.shares.reason = "nothing was recorded"
     summary.notes += possible.check(summary)
     return summary
 
 
-def _shares(run: RunData, built: RunTables, counted: Communication) -> Shares:
+def _shares(run: RunData, built: RunTables, counted: Communication, curves: dict[str, EnergyCurve]) -> Shares:
     kernels = built.kernels
     work = working(run, built.calls, kernels, built.window)
     rows: list[Parts] = []
@@ -169,7 +169,7 @@ def _shares(run: RunData, built: RunTables, counted: Communication) -> Shares:
         exposed = built.marks.exposed.get(trace.gpu) if built.marks else None
         rows.append(whole(Sets(busy, None, exposed, None, span)))
     found = of_job(rows, work, counted)
-    add_startup(found, run, work, energy_curves(run))
+    add_startup(found, run, work, curves)
     return found
 
 
@@ -228,7 +228,13 @@ def _gpus(run: RunData) -> list[Gpu]:
     return list(found.values())
 
 
-def _sample(run: RunData, gpu: Gpu, communicating: dict[str, iv.Intervals], part: tuple[int, int] | None) -> _Sampled:
+def _sample(
+    run: RunData,
+    gpu: Gpu,
+    communicating: dict[str, iv.Intervals],
+    curves: dict[str, EnergyCurve],
+    part: tuple[int, int] | None,
+) -> _Sampled:
     intervals = communicating.get(gpu.gpu, iv.EMPTY)
     found = gpu_samples(run, gpu.gpu)
     info = run.info
@@ -250,7 +256,7 @@ def _sample(run: RunData, gpu: Gpu, communicating: dict[str, iv.Intervals], part
     gpu.name = log.about.get(f"gpu{gpu.index}_name", "")
     time = rows["time_ns"].to_numpy()
     sampled = (span, gpu.index, int(time[-1]))
-    curve = gpu_curve(log, rows, span_at(run, log))
+    curve = curves.get(gpu.gpu)
     busy = iv.contains(intervals, time)
     inside = iv.contains(whole, time)
     clock = floats(rows, "sm_clock_mhz")
