@@ -124,8 +124,10 @@ void Refusal::say_so() const {
 
 void Refusal::leave_word() const {
   const char* folder = getenv("POWERCCL_RUN_FOLDER");
+  const char* disabled = getenv("POWERCCL_DISABLE");
   char path[PATH_MAX];
   if (folder == nullptr || *folder == '\0') return;
+  if (disabled != nullptr && *disabled != '\0' && strcmp(disabled, "0") != 0) return;
   const int length = snprintf(path, sizeof(path), "%s/.refused-%s", folder, call);
   if (length < 0 || static_cast<size_t>(length) >= sizeof(path)) return;
   const int file = open(path, O_WRONLY | O_CREAT | O_CLOEXEC, 0644);
