@@ -107,9 +107,9 @@ def bus_factors(kernels: pl.DataFrame) -> pl.DataFrame:
     return found.with_columns(factor=pl.Series(factors, dtype=pl.Float64).fill_nan(None))
 
 
-def long_ns(column: str = "duration_ns") -> pl.Expr:
+def long_ns() -> pl.Expr:
     """A kernel's length; null where clock ticks give it none, and so no bandwidth."""
-    return pl.when(pl.col(column) > 0).then(pl.col(column))
+    return pl.when(pl.col("duration_ns") > 0).then(pl.col("duration_ns"))
 
 
 def bus_bandwidth() -> pl.Expr:

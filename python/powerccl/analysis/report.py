@@ -178,8 +178,8 @@ def report(
 def _reconcile(found: ReportFindings) -> None:
     """One figure for one thing, and parts that add up to the run's own total.
 
-    The regression's steps are dated anew, so that its sums are others: it shares out what communication and idling
-    leave.
+    The regression dates the steps again, so that its sums differ from the run's. What communication and idling leave is
+    computation, as far as the regression explains it.
     """
     energy, total = found.energy, found.summary.energy.joules
     _same_operations(found)

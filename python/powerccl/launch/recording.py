@@ -123,7 +123,7 @@ class Recording:
             say_once(f"MPI is not recorded: {no_mpi}")
         self._start_agent()
         self._info.start_ns = monotonic_ns()
-        if job.leads:  # whoever follows the run needs the time at which the job starts, not only its end
+        if job.leads:  # `powerccl top` needs the time at which the job starts while it runs
             with contextlib.suppress(OSError):
                 write_run_info(self.folder, self._info)
         return environment

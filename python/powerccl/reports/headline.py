@@ -15,9 +15,9 @@ from powerccl.reports.terminal import communicating_text
 # Percent of the working time. What takes less is not worth a reader's first look: the interval of a saving on it would
 # hold 0. At half, every job would have something to look at; at double, a straggler that costs a tenth goes unnamed.
 WORTH_NAMING_PCT = 5.0
-# Shorter start-ups are named, and are no headline: a trial of a few seconds has little else. At half, runs of two
-# iterations would be told of their start-up alone; at double, one of 25 of 33 s still is.
-LEAST_STARTUP_S = 10.0
+# Shorter start-ups are shown, and are no headline: a trial of a few seconds has little else. At half, start-up would be
+# the headline of runs of two iterations; at double, it still is where it takes 25 of 33 s.
+HEADLINE_STARTUP_S = 10.0
 
 
 def headline(found: ReportFindings) -> str:
@@ -66,7 +66,7 @@ def _nothing_known(found: ReportFindings) -> str:
 def _startup(found: ReportFindings) -> str:
     """Where starting up takes longer than the work, it is the largest thing to save."""
     shares, energy = found.summary.shares, found.summary.energy
-    if (shares.startup_s or 0.0) < max(LEAST_STARTUP_S, shares.span_s or 0.0) or found.summary.wall_s is None:
+    if (shares.startup_s or 0.0) < max(HEADLINE_STARTUP_S, shares.span_s or 0.0) or found.summary.wall_s is None:
         return ""
     text = f"Start-up takes {seconds(shares.startup_s)} of {seconds(found.summary.wall_s)}"
     if shares.startup_joules is not None and energy.joules is not None:
