@@ -6,9 +6,10 @@ namespace {
 
 // WaitPlan says what these are for. Half of the spin time sleeps in waits that end at once; double saves little there.
 constexpr double kSpinUs = 150.0;
-// Most of what a long wait costs is the number of its sleeps: a quarter less in a wait of 1 s than with 2 ms. Where the
-// library does not tell what moved, one message after the other may find the rank asleep; half costs 6 % more sleeps.
-constexpr double kLongestUs = 10000.0, kLongestUnsureUs = 5000.0;
+// Most of what a long wait costs is the number of its sleeps: a quarter less in a wait of 1 s than with 2 ms. 10 ms saves
+// none there, and a sleep that wakes late then exceeds 1 % of it. Where the library does not tell what moved, one message
+// after the other may find the rank asleep; half costs 6 % more sleeps.
+constexpr double kLongestUs = 8000.0, kLongestUnsureUs = 5000.0;
 // A poll is a sign if it takes so many times the usual length, plus a margin. A poll takes 0.1 us (MPICH over UCX) to
 // 1 us, and serving a message adds 1 us. Double of either constant misses small messages. Half of either takes one poll
 // in ten for a sign.

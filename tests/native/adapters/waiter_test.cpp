@@ -68,7 +68,7 @@ TEST_F(WaiterTest, SleepsAreBoundedSoonerWhereItIsNotKnownWhatMoved) {
   plan_with(false);
   for (const Moved moved : {Moved::kNothing, Moved::kUnknown}) {
     wait(3000000 * kUs, moved);
-    const uint64_t bound = moved == Moved::kNothing ? 10000 * kUs : 5000 * kUs;
+    const uint64_t bound = moved == Moved::kNothing ? 8000 * kUs : 5000 * kUs;
     uint64_t longest = 0;
     for (const uint64_t slept : machine.sleeps) longest = slept > longest ? slept : longest;
     EXPECT_LE(longest, bound);
