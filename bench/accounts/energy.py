@@ -34,8 +34,6 @@ PLATFORMS = ("t4x8:refresh_ms=1", "t4x8:refresh_ms=1,energy_read_us=3000")
 INTERVALS_MS = (19, 100, 500, 2000, 10_000)
 SHORT_S, LONG_S = (0.3, 0.3, 0.6, 2.5), {2000: (12.0,), 10_000: (25.0,)}
 POLL_S = 0.001
-# Later, idle time beside the shortest runs is a few tenths of a percent of them; such a host is too busy to measure on.
-MOST_LATE_NS, MOST_TRIES = 3 * MS, 6
 GPUS = 2  # the job's, and those whose counters are read
 ITERATION_S = 0.09  # of the job, at least
 
@@ -103,13 +101,8 @@ def _wait(log: Path) -> None:
 
 
 def _of_command(environment: dict[str, str], log: Path, folder: Path, interval_ms: int, length_s: float) -> float:
-    """The largest error, %, of what a run's outputs say. Where a busy host held the agent up, another run is made."""
-    for _ in range(MOST_TRIES):
-        run, info = _recorded(environment, folder, interval_ms, length_s)
-        late_ns = _late_ns(run, info)
-        if late_ns <= MOST_LATE_NS:
-            break
-        print(f"a reading was {late_ns / MS:.1f} ms late: another run", file=sys.stderr)
+    """The largest error, %, of what a run's outputs say."""
+    run, info = _recorded(environment, folder, interval_ms, length_s)
     counters = np.loadtxt(log.read_text().splitlines()[:-1], dtype=np.int64)
     truth_j = float(np.diff(_at(counters, np.array([info["start_ns"], info["end_ns"]])))[0]) / 1e3
     summary = json.loads((run / "summary.json").read_text())["energy"]
@@ -138,16 +131,6 @@ def _recorded(
         raise RuntimeError(f"{' '.join(job)}: {said.err[-400:]}")
     (run,) = set(runs.glob("*")) - before
     return run, json.loads((run / "run.json").read_text())
-
-
-def _late_ns(run: Path, info: dict[str, Any]) -> int:
-    """How far the last row before the job and the first one behind it are from its start and end, at most."""
-    rows = [line.split(",")[0] for line in next(run.glob("power-*.csv")).read_text().splitlines() if line[0].isdigit()]
-    times = np.array(rows, np.int64)
-    before, behind = times[times <= info["start_ns"]], times[times >= info["end_ns"]]
-    if not len(before) or not len(behind):
-        return S
-    return int(max(info["start_ns"] - before.max(), behind.max() - info["end_ns"]))
 
 
 def _at(counters: Any, time_ns: Any) -> Any:

@@ -319,7 +319,7 @@ KINDS = (
     _power("counter jumps by 2^32 uJ", _column("energy_uj", lambda v, s, c: v + (TWO_32 if s > 0.5 else 0))),
     _power("counter jumps by 2^32 mJ", _column("energy_uj", lambda v, s, c: v + (TWO_32 * 1000 if s > 0.5 else 0))),
     _power("counter one sample wild", _column("energy_uj", lambda v, s, c: v + (TWO_32 if c.random() < 0.01 else 0))),
-    _power("counter goes back", _column("energy_uj", lambda v, s, c: v - v // 3 if s > 0.5 else v)),
+    _power("counter goes back", _column("energy_uj", lambda v, s, c: v // 3 if s > 0.5 else v)),
     _power("counter starts again at 0", _column("energy_uj", lambda v, s, c: 0 if 0.5 < s < 0.52 else v)),
     _power("counter zero from the middle", _column("energy_uj", lambda v, s, c: 0 if s > 0.5 else v)),
     _power("counter stuck", _stuck("energy_uj")),

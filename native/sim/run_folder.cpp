@@ -124,18 +124,21 @@ void RunFolder::begin_samples(uint32_t host, Time start) {
 }
 
 void RunFolder::sample(Server& server, Time until) {
-  for (; next_sample_ <= until; next_sample_ += kSampleNs) {
-    for (uint32_t i = 0; i < platform_.gpus; ++i) {
-      server.engine().gpu(i).write(board_->gpu[i].state);
-      const physics::Readings now = read_gpu(*board_, i, static_cast<uint64_t>(next_sample_));
-      std::fprintf(samples_[platform_.host_of(i)].get(), "%" PRId64 ",%u,%s,%u,%" PRIu64 ",%u,%u,%u,0x%x,%u\n",
-                   next_sample_, platform_.index_on_host(i), board_->gpu[i].uuid, now.power_mw, now.energy_mj * 1000,
-                   now.clock_mhz, now.memory_clock_mhz, now.temperature_c, now.throttle_reasons, now.utilization_pct);
-    }
+  for (; next_sample_ <= until; next_sample_ += kSampleNs) write_samples(server, next_sample_);
+}
+
+void RunFolder::write_samples(Server& server, Time at) {
+  for (uint32_t i = 0; i < platform_.gpus; ++i) {
+    server.engine().gpu(i).write(board_->gpu[i].state);
+    const physics::Readings now = read_gpu(*board_, i, static_cast<uint64_t>(at));
+    std::fprintf(samples_[platform_.host_of(i)].get(), "%" PRId64 ",%u,%s,%u,%" PRIu64 ",%u,%u,%u,0x%x,%u\n", at,
+                 platform_.index_on_host(i), board_->gpu[i].uuid, now.power_mw, now.energy_mj * 1000, now.clock_mhz,
+                 now.memory_clock_mhz, now.temperature_c, now.throttle_reasons, now.utilization_pct);
   }
 }
 
-void RunFolder::finish(Time end) {
+void RunFolder::finish(Server& server, Time end) {
+  if (next_sample_ - kSampleNs < end) write_samples(server, end);  // an agent reads once more when its job ends
   for (const auto& file : samples_) {
     if (std::fflush(file.get()) != 0 || std::ferror(file.get()) != 0) fail(path_, "power samples cannot be written");
   }

@@ -41,10 +41,11 @@ class RunFolder {
   // All power samples that are due by then. Nothing changes on the server until then.
   void sample(Server& server, Time until);
   // The job is over, and its recorders have written all.
-  void finish(Time end);
+  void finish(Server& server, Time end);
 
  private:
   void begin_samples(uint32_t host, Time start);
+  void write_samples(Server& server, Time at);
   std::string run_id() const;
 
   std::string path_;

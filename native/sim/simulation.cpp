@@ -126,7 +126,7 @@ class Simulation {
     found_.switches_per_s = static_cast<double>(switches) / found_.virtual_s / ranks_;
     if (folder_ != nullptr) {
       for (const auto& host : hosts_) host->finish();
-      folder_->finish(server_.now());
+      folder_->finish(server_, server_.now());
     }
     return found_;
   }

@@ -36,9 +36,8 @@ PATTERNS += ["all_to_all"]
 SHARED = {"all_gather", "reduce_scatter", "all_to_all", "scatter", "gather"}
 MPI_DEFINITION = Path(__file__).parents[2] / "native/abi/mpi_functions.def"
 GAP_PERIODS = 3  # docs/concepts/energy-attribution.md: a longer time without samples is a gap
-STALE = 1.5  # reads a change: a counter that changes less often than it is read has changed somewhere between two
-UPDATE_NS = 100_000_000  # the slowest counters change every 100 ms
-POWER_ERROR = 0.2  # of energy by power samples alone, for less than an update: they are means of up to 100 ms before
+EDGE_NS = 200_000_000  # run-folder.md: a reading so near to a run's start or end is of it
+EDGE_SHARE = 1 / 400  # of a run: so much may be without a reading at either end
 
 Spans = list[tuple[int, int]]
 Class = tuple[str, int]
@@ -88,6 +87,7 @@ class GpuBook:
     uncertain_joules: float = 0.0
     whole: bool = False
     communication_s: float = 0.0
+    update_joules: float = 0.0  # the most between two changes of its counter
     samples: int = 0  # power samples
     sampled_watts: float = 0.0  # their sum
 
@@ -202,7 +202,7 @@ def book_classes(traces: Sequence[Trace]) -> dict[Class, ClassBook]:
     """Calls and kernels of all ranks."""
     found: dict[Class, ClassBook] = defaultdict(ClassBook)
     lengths: dict[Class, list[int]] = defaultdict(list)
-    rates: dict[Class, list[float]] = defaultdict(list)
+    moved: dict[Class, list[float]] = defaultdict(list)
     for trace in traces:
         ranks = {comm: row[2] for _, comm, row in trace.records[COMM] if row[2] > 0}
         for flags, _, row in trace.records[CALL]:
@@ -218,10 +218,11 @@ def book_classes(traces: Sequence[Trace]) -> dict[Class, ClassBook]:
             found[key].kernel_bytes += row[5]
             found[key].time_s += length / 1e9
             lengths[key].append(length)
-            rates[key].append(row[5] * bus_factor(key[0], ranks.get(comm, max(trace.nranks, 1))) / max(length, 1))
+            moved[key].append(row[5] * bus_factor(key[0], ranks.get(comm, max(trace.nranks, 1))))
     for key, values in lengths.items():
         found[key].median_us = statistics.median(values) / 1e3
-        found[key].busbw_gbs = statistics.median(rates[key])
+        if median := statistics.median(values):
+            found[key].busbw_gbs = statistics.median(moved[key]) / median
     return dict(found)
 
 
@@ -238,54 +239,43 @@ class Meter:
         self.counter: list[tuple[int, int]] = []
         self.period_ns = 0
 
-    def by_power(self, begin: int, end: int) -> float:
-        """Joules between two times by power samples, a straight line between two; the ends' values beyond them."""
-        if not self.power or end <= begin:
-            return 0.0
-        times = [time for time, _ in self.power]
-        first, last = bisect_right(times, begin), bisect_left(times, end)
-        points = [(begin, self.watts_at(begin)), *self.power[first:last], (end, self.watts_at(end))]
-        return sum((t1 - t0) * (p0 + p1) / 2e9 for (t0, p0), (t1, p1) in pairwise(points))
+    def edges(self, begin: int, end: int) -> tuple[int, int, bool, bool]:
+        """Which readings are of a run's start and end, as indices, and whether they are near enough to be that."""
+        times = [time for time, _ in (self.counter if self.counts else self.power)]
+        first, last = bisect_right(times, begin) - 1, bisect_left(times, end)
+        at_start = first >= 0 and begin - times[first] <= EDGE_NS
+        at_end = last < len(times) and times[last] - end <= EDGE_NS
+        return (first if at_start else first + 1), (last if at_end else last - 1), at_start, at_end
 
-    def watts_at(self, time: int) -> float:
-        """Power at a time."""
-        at = bisect_left(self.power, (time, -1.0))
-        if at in (0, len(self.power)):
-            return self.power[min(at, len(self.power) - 1)][1]
-        (t0, p0), (t1, p1) = self.power[at - 1], self.power[at]
-        return p0 + (p1 - p0) * (time - t0) / max(t1 - t0, 1)
+    @property
+    def counts(self) -> bool:
+        """Whether there is a counter that moves."""
+        return len({value for _, value in self.counter}) > 1
 
     def joules(self, begin: int, end: int) -> tuple[float, float]:
-        """Joules from begin to end, and what they are uncertain by.
+        """Joules from begin to end, and what they are uncertain by: what lies beyond the first and last reading.
 
-        The counter tells it at its changes. Between two of them, and beyond the first and last, power samples do.
+        By the counter (run-folder.md): its reading at the end less that at the start, less what was used between these
+        readings and the start and end, by the power of the same rows, but no further than the next reading within. By
+        power: a straight line between two samples.
         """
-        reads = self.counter
-        changes = [at for at in range(1, len(reads)) if reads[at][1] != reads[at - 1][1]]
-        stale = len(changes) > 1 and len(reads) / len(changes) > STALE
-        dated = [((reads[at - 1][0] + reads[at][0]) // 2 if stale else reads[at][0], reads[at][1]) for at in changes]
-        if len(dated) < 2:
-            return self.by_power(begin, end), 0.0
-        # The first value was counted one update before the first change, and not after it was read.
-        update_ns = round(statistics.median(b[0] - a[0] for a, b in pairwise(dated)))
-        dated.insert(0, (min(dated[0][0] - update_ns, reads[0][0]) if stale else reads[0][0], reads[0][1]))
-
-        def until(time: int) -> float:
-            """Joules up to a time, from the counter's first change on."""
-            at = bisect_right(dated, (time, 1 << 63)) - 1
-            if at < 0:
-                return -self.by_power(time, dated[0][0])
-            joules = (dated[at][1] - dated[0][1]) / 1e6
-            if at == len(dated) - 1:
-                return joules + self.by_power(dated[at][0], time)
-            shape = self.by_power(dated[at][0], dated[at + 1][0])
-            share = self.by_power(dated[at][0], time) / shape if shape > 0 else 0.0
-            return joules + share * (dated[at + 1][1] - dated[at][1]) / 1e6
-
-        late_ns = min(statistics.median(b[0] - a[0] for a, b in pairwise(reads)), UPDATE_NS) / 2
-        uncertain = late_ns / 1e9 * (self.watts_at(begin) + self.watts_at(end))
-        beyond = self.by_power(begin, dated[0][0]) + self.by_power(dated[-1][0], end)
-        return until(end) - until(begin), uncertain + POWER_ERROR * beyond
+        first, last, at_start, at_end = self.edges(begin, end)
+        if self.counts:
+            watts_at, values = dict(self.power), [value for _, value in self.counter]
+            reach = self.counter[first][0], self.counter[last][0]
+            start, stop = float(values[first]), float(values[last])
+            if at_start:
+                start = min(start + (begin - reach[0]) * watts_at.get(reach[0], 0.0) / 1e3, values[first + 1])
+            if at_end:
+                stop = max(stop - (reach[1] - end) * watts_at.get(reach[1], 0.0) / 1e3, values[last - 1])
+            found = (stop - start) / 1e6
+        else:
+            points = self.power[first : last + 1]
+            reach = points[0][0], points[-1][0]
+            dated = [(min(max(time, begin), end), watts) for time, watts in points]
+            found = sum((t1 - t0) * (p0 + p1) / 2e9 for (t0, p0), (t1, p1) in pairwise(dated))
+        beyond = (0 if at_start else reach[0] - begin) + (0 if at_end else end - reach[1])
+        return found, beyond / 1e9 * max(watts for _, watts in self.power)
 
     def whole(self, begin: int, end: int) -> bool:
         """Whether nothing is missing: no gap without a counter reading on both sides, none at the ends."""
@@ -293,10 +283,13 @@ class Meter:
         if len(times) < 2:
             return False
         period = max(self.period_ns, statistics.median(b - a for a, b in pairwise(times)))
-        edges = times[0] - begin <= GAP_PERIODS * period and end - times[-1] <= GAP_PERIODS * period
+        first, last, at_start, at_end = self.edges(begin, end)
+        read = [time for time, _ in (self.counter if self.counts else self.power)]
+        sliver = EDGE_SHARE * (end - begin)
+        edges = (at_start or read[first] - begin <= sliver) and (at_end or end - read[last] <= sliver)
         gaps = [(a, b) for a, b in pairwise(times) if b - a > GAP_PERIODS * period]
-        counted = self.counter and all(self.counter[0][0] <= a and b <= self.counter[-1][0] for a, b in gaps)
-        return edges and (not gaps or bool(counted))
+        counted = self.counts and all(read[0] <= a and b <= read[-1] for a, b in gaps)
+        return edges and (not gaps or counted)
 
 
 def read_samples(path: Path) -> tuple[str, dict[str, Meter], dict[str, str]]:
@@ -379,5 +372,6 @@ def keep_books(folder: Path) -> Books:
         span = (begin, end) if here else (meter.power[0][0], meter.power[-1][0])
         book.joules, book.uncertain_joules = meter.joules(*span)
         book.whole = meter.whole(*span)
+        book.update_joules = max((b - a for (_, a), (_, b) in pairwise(meter.counter)), default=0) / 1e6
         book.samples, book.sampled_watts = len(meter.power), sum(watts for _, watts in meter.power)
     return books

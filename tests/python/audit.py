@@ -16,6 +16,7 @@ from read_outputs import Outputs, dict_of, shown, total
 
 NEAR = 0.002  # totals agree within
 DAMAGED_NEAR = 0.01  # of a damaged run: what is shown as whole, and lacks less, is no fault
+BY_POWER = 0.05  # of the energy of a run whose power samples are damaged, and that has no counter
 SECONDS = 5e-6  # clocks of host and GPU are matched to a few microseconds
 PARTS = (  # of a rank's or an iteration's time
     ("span_s", ("communication_s", "stalled_s", "rest_s")),
@@ -334,8 +335,9 @@ class Audit:
                 self.fault("whole", f"{what} is {value:.6g} without a word, and was {truth:.6g}")
 
         energy, talk = summary["energy"], summary["communication"]
-        slack = sum(slack_of(book) for book in books.gpus.values())
-        amount("joules", energy["joules"], books.joules, False, slack)
+        of_other_times = any("run.json" in text for text in new)  # the same power for another time is no missing part
+        slack = sum(damaged_slack_of(book) for book in books.gpus.values())
+        amount("joules", energy["joules"], books.joules, of_other_times, slack)
         amount("joules at least", energy["joules_at_least"], books.joules, True, slack)
         amount("calls", talk["calls"], books.total("calls"), bool(new))
         amount("bytes", sum(row["total_bytes"] for row in summary["patterns"]),
@@ -349,14 +351,17 @@ class Audit:
         for gpu in summary["gpus"]:
             book = next((book for (_, uuid), book in books.gpus.items() if uuid == gpu["gpu"]), None)
             if book:
-                amount(f"joules of GPU {gpu['gpu']}", gpu["joules"], book.joules, False, slack_of(book))
-                amount("joules of a GPU at least", gpu["joules_at_least"], book.joules, True, slack_of(book))
+                amount(
+                    f"joules of GPU {gpu['gpu']}", gpu["joules"], book.joules, of_other_times, damaged_slack_of(book)
+                )
+                amount("joules of a GPU at least", gpu["joules_at_least"], book.joules, True, damaged_slack_of(book))
                 amount("a GPU's communication time", gpu["communication_s"], book.communication_s, bool(new))
         for labels, value in self.outputs.export.get("powerccl_gpu_energy_joules_total", []):
             book = next((book for (_, uuid), book in books.gpus.items() if uuid == labels["uuid"]), None)
             missing = dict_of(self.outputs.export, "powerccl_gpu_unsampled_seconds").get(labels["uuid"], 0.0)
             if book:
-                amount("joules of a GPU in export", value, book.joules, missing > 0, slack_of(book))
+                told = missing > 0 or of_other_times or summary["exit_code"] is None  # of a running job up to now
+                amount("joules of a GPU in export", value, book.joules, told, damaged_slack_of(book))
         shares, before = summary["shares"], clean.report["summary"]["shares"]
         for name in ("communicating_pct", "exposed_pct"):
             value, was = shares[name], before[name]
@@ -372,3 +377,11 @@ class Audit:
 def slack_of(book: GpuBook) -> float:
     """What a GPU's joules may be off: NEAR, and what the dates of its counter leave open."""
     return NEAR * book.joules + book.uncertain_joules
+
+
+def damaged_slack_of(book: GpuBook) -> float:
+    """A counter that jumps or is lost does so within an update, and what that one gained is not known.
+
+    Where power alone is sampled, values that are left out take those of their neighbours.
+    """
+    return slack_of(book) + (book.update_joules or BY_POWER * book.joules)

@@ -34,6 +34,11 @@ SOUND_SCALE = (0.5, 2.0)  # of counter to power: beyond, power is wrong and shap
 # Of power and a counter that jumped, which both tell the energy of a run. At half, boards whose power reading is 5 %
 # off lose a sound sum; at double, a counter that is wrong by a fifth passes.
 ALIKE = 0.1
+# Steps of a counter from which on it tells how far power is off. At half, a delay of power at the start moves what
+# follows by 10 %; at double, a counter that is lost within four seconds corrects nothing.
+SCALED_STEPS = 20
+# Changes of a counter that tell how often it changes. One fewer is a single distance; double takes 0.6 s of a job.
+FEW_CHANGES = 3
 
 Times = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
@@ -152,18 +157,31 @@ def gpu_curve(log: PowerLog, rows: pl.DataFrame, span: tuple[int, int] | None = 
 
 
 def _of_span(time: Times, power: Floats, energy: Times, start_ns: int, stop_ns: int) -> tuple[Times, Floats, Times]:
-    """Samples of a run: the last reading at or before its start is of its start, the first one behind it of its end."""
+    """Samples of a run: the last reading at or before its start is of its start, the first one behind it of its end.
+
+    What the GPU used between the two moments is taken out, by the power that was read with it. A counter that updates
+    seldom may not have moved there, so no reading within the run is undone.
+    """
     counted = np.flatnonzero(energy >= 0)
     counted = counted if len(counted) else np.flatnonzero(np.isfinite(power))
-    before, behind = counted[time[counted] <= start_ns], counted[time[counted] >= stop_ns]
-    dated, kept = time.copy(), np.ones(len(time), np.bool_)
-    if len(before) and start_ns - time[before[-1]] <= AT_EDGE_NS:
+    at = time[counted]
+    first, last = int(np.searchsorted(at, start_ns, "right")) - 1, int(np.searchsorted(at, stop_ns))
+    dated, kept, corrected = time.copy(), np.ones(len(time), np.bool_), energy.copy()
+
+    def date(row: int, at_ns: int) -> None:
+        if energy[row] >= 0 and np.isfinite(power[row]):
+            corrected[row] += round(power[row] * (at_ns - int(time[row])) / 1e6)
+        dated[row], kept[row] = at_ns, True
+
+    if first >= 0 and start_ns - at[first] <= AT_EDGE_NS:
         kept &= time > start_ns
-        dated[before[-1]], kept[before[-1]] = start_ns, True
-    if len(behind) and time[behind[0]] - stop_ns <= AT_EDGE_NS and dated[behind[0]] > start_ns:
+        date(counted[first], start_ns)
+        corrected[counted[first]] = min([corrected[counted[first]], *energy[counted[first + 1 : first + 2]]])
+    if first < last < len(at) and at[last] - stop_ns <= AT_EDGE_NS:
         kept &= dated < stop_ns
-        dated[behind[0]], kept[behind[0]] = stop_ns, True
-    return dated[kept], power[kept], energy[kept]
+        date(counted[last], stop_ns)
+        corrected[counted[last]] = max([corrected[counted[last]], *energy[counted[max(last - 1, 0) : last]]])
+    return dated[kept], power[kept], corrected[kept]
 
 
 def energy_curve(
@@ -191,7 +209,8 @@ def energy_curve(
     counter = _from_counter(time_ns[counted], energy_uj[counted], read_ns)
     if counter is None:
         return power
-    seldom = len(time_ns) > SELDOM * counted.sum()
+    read = np.flatnonzero(counted)
+    seldom = read[-1] - read[0] + 1 > SELDOM * len(read)  # and not only up to where it was lost
     long = np.diff(counter.time_ns) > max(counter.slack_ns, GAP_PERIODS * period_ns)
     counter = _without(replace(counter, blurred=_steps(counter)[long & ~seldom]), breaks)
     if power is None:
@@ -205,9 +224,14 @@ def energy_curve(
 
 def _agree(counter: EnergyCurve, power: EnergyCurve) -> bool:
     """Whether power says the same as a counter that jumped, over the time of which both tell."""
-    both = iv.minus(clip_to(counter, _whole(power)), power.unknown)
-    counted, integrated = counter.within(both), power.within(both)
+    counted, integrated = _both(counter, power)
     return abs(counted - integrated) <= ALIKE * max(counted, integrated)
+
+
+def _both(counter: EnergyCurve, power: EnergyCurve) -> tuple[float, float]:
+    """Joules by counter and by power, over the time of which both tell."""
+    both = iv.minus(clip_to(counter, _whole(power)), power.unknown)
+    return counter.within(both), power.within(both)
 
 
 def _whole(curve: EnergyCurve) -> iv.Intervals:
@@ -245,7 +269,9 @@ def _from_counter(time_ns: Times, energy_uj: Times, read_ns: float) -> EnergyCur
     every_ns = float(np.median(np.diff(time_ns)))  # read_ns is of all samples
     update_ns = float(np.median(np.diff(time_ns[changed]))) if len(changed) > 1 else every_ns
     points, joules = time_ns[changed], energy_uj[changed]
-    stands_ns = max(GAP_PERIODS * max(every_ns, update_ns), AT_EDGE_NS)
+    stands_ns = GAP_PERIODS * max(every_ns, update_ns)
+    if len(changed) <= FEW_CHANGES:
+        stands_ns = max(stands_ns, AT_EDGE_NS)
     slow = update_ns > 1.5 * every_ns
     if slow:
         points = (time_ns[changed - 1] + points) // 2
@@ -303,12 +329,15 @@ def _shaped(counter: EnergyCurve, power: EnergyCurve) -> EnergyCurve:
 
 
 def _beyond(counter: EnergyCurve, power: EnergyCurve) -> EnergyCurve:
-    """A counter's curve, and power's where the counter was not read yet or no more."""
+    """A counter's curve, and where it was not read yet or no more, power's, scaled to what the counter counted."""
     slack_ns = counter.slack_ns
     before = power.time_ns < counter.time_ns[0] if counter.time_ns[0] - power.time_ns[0] > slack_ns else None
     behind = power.time_ns > counter.time_ns[-1] if power.time_ns[-1] - counter.time_ns[-1] > slack_ns else None
     if before is None and behind is None:
         return counter
+    counted, integrated = _both(counter, power)
+    if len(counter.time_ns) > SCALED_STEPS and SOUND_SCALE[0] * integrated < counted < SOUND_SCALE[1] * integrated:
+        power = replace(power, joules=power.joules * counted / integrated)
     time, joules, unknown = counter.time_ns, counter.joules, counter.unknown
     if before is not None:
         base = power.at(time[:1])

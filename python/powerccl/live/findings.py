@@ -48,7 +48,7 @@ class LivePattern(msgspec.Struct, kw_only=True):
     timed: int
     per_s: float  # calls and replays a second and rank
     mean_us: float | None = None  # of timed kernels, waiting for late ranks included
-    busbw_gbs: float | None = None
+    busbw_gbs: float | None = None  # of mean_us
 
 
 class LiveRank(msgspec.Struct, kw_only=True):

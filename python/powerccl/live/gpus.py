@@ -8,8 +8,6 @@ from collections import deque
 import numpy as np
 
 from powerccl.traces.plausible import (
-    AT_EDGE_NS,
-    EDGE_SHARE,
     GAP_PERIODS,
     Counter,
     Floats,
@@ -23,7 +21,6 @@ from powerccl.traces.sample_file import number_of
 COUNTED_BEFORE_NS = 2_000_000_000  # a reading so long before the window still tells of its beginning
 # Agents write every half second, and exporters look once a second or so: less says nothing of the GPU.
 LEAST_STALE_NS = 2_000_000_000
-FIRST_READINGS = 64  # that are kept: of these, one is of the job's start
 
 
 def whole(row: dict[str, str], name: str) -> int:
@@ -53,8 +50,7 @@ class GpuState:
         # nothing: a GPU always draws power.
         self._first_ns = self._moved_ns = -1
         self._moves = self._origin_uj = 0
-        self._firsts: list[tuple[int, int]] = []  # ns, gained uJ
-        self._newest_ns = self._counted_ns = -1
+        self._newest_ns = -1
         # By power samples: uJ in all, ns of gaps between them, both at the counter's last move, and gaps that count.
         self._power_uj, self._gaps_ns, self._at_move, self._lost_ns = 0.0, 0, (0.0, 0), 0
 
@@ -89,7 +85,6 @@ class GpuState:
         if self._counter.breaks:
             return found
         for at in np.flatnonzero(found >= 0).tolist():
-            self._counted_ns = int(time[at])
             if self.gained_uj is None:
                 self._origin_uj, self.gained_uj = int(found[at]), 0
                 self._first_ns = self._moved_ns = int(time[at])
@@ -98,8 +93,6 @@ class GpuState:
                 self.gained_uj, self._moved_ns = gained_uj, int(time[at])
                 self._moves += 1
             found[at] = self.gained_uj
-            if len(self._firsts) < FIRST_READINGS:
-                self._firsts.append((int(time[at]), self.gained_uj))
         return found
 
     def _integrate(self, time: Ints, mw: Floats) -> None:
@@ -129,31 +122,17 @@ class GpuState:
         self._at_move = self._power_uj, self._gaps_ns
         self._moved_ns = int(time[-1])
 
-    def used_uj(self, span: tuple[int, int] | None) -> int | None:
-        """Energy since the beginning, or, of a run that has ended, between its start and end as a report has it."""
-        if self.gained_uj is None or span is None or self._counter.breaks:
-            return self.gained_uj
-        start_ns, end_ns = span
-        # The last reading at or before the start, and the first one at or behind the end.
-        first = [uj for at_ns, uj in self._firsts if start_ns - AT_EDGE_NS <= at_ns <= start_ns]
-        last = [uj for at_ns, uj, _ in self.rows if uj >= 0 and end_ns <= at_ns <= end_ns + AT_EDGE_NS]
-        return max((last[0] if last else self.gained_uj) - (first[-1] if first else 0), 0)
-
-    def missing_ns(self, start_ns: int | None, now_ns: int, ended: bool) -> int:
-        """For how long, from `start_ns` (None: not known) until `now_ns`, `gained_uj` has nothing."""
+    def used_until(self, start_ns: int | None, now_ns: int) -> tuple[float | None, float]:
+        """Joules since `start_ns` (None: not known), and of how many seconds until `now_ns` they have nothing."""
         if self.gained_uj is None:
-            return max(now_ns - (now_ns if start_ns is None else start_ns), 0)
+            return None, max(now_ns - (now_ns if start_ns is None else start_ns), 0) / 1e9
         update_ns = (self._moved_ns - self._first_ns) // max(self._moves, 1)
         slack_ns = GAP_PERIODS * max(self._counter_ns, update_ns)
         begin_ns = self._first_ns - (self._first_ns if start_ns is None else start_ns)
         end_ns = now_ns - self._moved_ns
-        if ended:  # as a report: a counter that was read later has told all, if it did not stand still
-            sliver_ns = min(slack_ns, EDGE_SHARE * (now_ns - (now_ns if start_ns is None else start_ns)))
-            end_slack_ns = max(slack_ns, AT_EDGE_NS) if self._counted_ns >= now_ns else sliver_ns
-        else:  # newest samples may still be on their way
-            sliver_ns, end_slack_ns = slack_ns, max(slack_ns, LEAST_STALE_NS)
-        ends_ns = (begin_ns if begin_ns > sliver_ns else 0) + (end_ns if end_ns > end_slack_ns else 0)
-        return ends_ns + self._lost_ns
+        # Newest samples may still be on their way.
+        ends_ns = (begin_ns if begin_ns > slack_ns else 0) + (end_ns if end_ns > max(slack_ns, LEAST_STALE_NS) else 0)
+        return self.gained_uj / 1e6, (ends_ns + self._lost_ns) / 1e9
 
     def trim(self, from_ns: int) -> None:
         """Let go of what is before."""

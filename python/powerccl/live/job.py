@@ -11,6 +11,7 @@ from pathlib import Path
 from powerccl import patterns
 from powerccl.analysis.summary import THROTTLE_REASONS
 from powerccl.launch.launchers import boot_id
+from powerccl.live.ended import Span, Used, used_by
 from powerccl.live.findings import LiveBudget, LiveGpu, LiveJob, LivePattern, LiveRank
 from powerccl.live.gpus import GpuState, whole
 from powerccl.live.mpi import MpiState
@@ -43,6 +44,8 @@ class Watcher:
         self._mpi = MpiState()
         self._names = Names()
         self._boot_id = boot_id().replace("-", "")
+        self._used: dict[tuple[str, str], Used] = {}  # of a run that has ended
+        self._used_of: tuple[object, ...] = ()
 
     def close(self) -> None:
         """Let go of all files."""
@@ -214,7 +217,7 @@ class Watcher:
         shares = [rank.share_pct for rank in job.ranks if rank.share_pct is not None]
         job.share_pct = sum(shares) / len(shares) if shares else None
         job.estimated = any(rank.estimated for rank in job.ranks)
-        for (pattern, size), (calls, timed, total_us, busbw, per_s, known) in kinds.items():
+        for (pattern, size), (calls, timed, total_us, per_s, moved, moved_ns) in kinds.items():
             job.patterns.append(
                 LivePattern(
                     pattern=pattern,
@@ -223,7 +226,7 @@ class Watcher:
                     timed=round(timed),
                     per_s=per_s / max(len(job.ranks), 1),
                     mean_us=total_us / timed if timed else None,
-                    busbw_gbs=busbw / known if known else None,
+                    busbw_gbs=moved / moved_ns if moved_ns else None,
                 )
             )
         job.patterns.sort(key=lambda row: -(row.mean_us or 0.0) * row.calls)
@@ -247,6 +250,7 @@ class Watcher:
         for rank in job.ranks:
             used.setdefault(rank.gpu, []).append(rank.rank)
         visible = {host: self._visible(log) for host, log in self._logs.items()} if not used else {}
+        at_end = self._energy_at_end() if job.ended else {}
         for (host, uuid), gpu in self._gpus.items():
             if uuid not in used if used else whole(gpu.latest, "gpu") not in visible[host]:
                 continue
@@ -254,13 +258,11 @@ class Watcher:
             gpu.trim(now - round(self.window_s * 1e9))
             row, about = gpu.latest, self._logs[host].about
             index = whole(row, "gpu")
-            used_uj = gpu.used_uj(self.run.info.span if self.run.info and self.run.info.host == host else None)
-            present, joules = gpu.is_present(now), None if used_uj is None else used_uj / 1e6
-            known = row if present else {}
+            known = row if gpu.is_present(now) else {}
             if gpu.no_numbers:
                 text = f"{host} GPU {index}: {plural(gpu.no_numbers, 'value')} left out: not a whole number"
                 job.problems = [*job.problems, text]
-            missing_s = gpu.missing_ns(*self._span(host, now)) / 1e9
+            joules, missing_s = at_end.get((host, uuid)) or gpu.used_until(self._start_ns(host), now)
             at_least = missing_s > 0
             job.gpus.append(
                 LiveGpu(
@@ -296,14 +298,30 @@ class Watcher:
         known = info.environment if info and not info.launcher and info.host == log.host else {}
         return visible_in(log.about, known).indices
 
-    def _span(self, host: str, now_ns: int) -> tuple[int | None, int, bool]:
-        """From when until when energy should be known on a host, and whether its samples are all there."""
+    def _start_ns(self, host: str) -> int | None:
+        """From when on energy should be known on a host."""
         info = self.run.info
-        ended = bool(info and info.end_ns)
         if info and info.host == host and info.start_ns:
-            return info.start_ns, info.end_ns or now_ns, ended
-        starts = [trace.about.start_ns for trace in self._about.values() if trace.about and trace.about.host == host]
-        return min(starts, default=None), now_ns, ended
+            return info.start_ns
+        return min((begin for begin, _ in self._recorded().get(host, [])), default=None)
+
+    def _recorded(self) -> dict[str, list[Span]]:
+        """From when until when each rank recorded, by host."""
+        found: dict[str, list[Span]] = {}
+        for path, rank in self._ranks.items():
+            about = self._header(path)
+            if about.start_ns:
+                found.setdefault(about.host, []).append((about.start_ns, max(about.start_ns, rank.newest_ns)))
+        return found
+
+    def _energy_at_end(self) -> dict[tuple[str, str], Used]:
+        """Energy of a run that has ended, by host and UUID; read again where more samples have come."""
+        newest = tuple(gpu.rows[-1][0] if gpu.rows else 0 for gpu in self._gpus.values())
+        info = self.run.info
+        if info and self._used_of != (newest, info.end_ns):
+            spans = {host: (min(each)[0], max(end for _, end in each)) for host, each in self._recorded().items()}
+            self._used, self._used_of = used_by(self.run.folder, info, spans), (newest, info.end_ns)
+        return self._used
 
     def _cpu_watts(self, readings: deque[tuple[int, int]], now_ns: int) -> float | None:
         """Mean power of a package over the window; None while its counter has wrapped in it, and where it is old."""

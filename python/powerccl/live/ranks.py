@@ -134,7 +134,7 @@ def _classes(sizes: npt.NDArray[np.uint64]) -> npt.NDArray[np.int64]:
 def count_kinds(rank: RankState, length_s: float, kinds: Kinds) -> None:
     """Add a rank's window to the job's kinds.
 
-    Calls, timed kernels, their time in us, the sum of their bus bandwidths, calls/s, and how many bandwidths are known.
+    Calls, timed kernels, their time in us, calls/s, and of kernels with a known bus bandwidth: bytes on the bus, ns.
     """
     for rows, timed in ((rank.calls, False), (rank.kernels, True)):
         if not len(rows):
@@ -147,7 +147,7 @@ def count_kinds(rank: RankState, length_s: float, kinds: Kinds) -> None:
             sums = kinds.setdefault((pattern, size), [0.0] * 6)
             if not timed:
                 sums[0] += len(chosen)
-                sums[4] += len(chosen) / length_s
+                sums[3] += len(chosen) / length_s
                 continue
             lengths_ns = (chosen["gpu_stop_ns"] - chosen["gpu_start_ns"]).astype(np.float64)
             comms, each = np.unique(chosen["comm"], return_inverse=True)
@@ -155,9 +155,9 @@ def count_kinds(rank: RankState, length_s: float, kinds: Kinds) -> None:
             factors = np.array(of_comm)[each]
             replays = int(replayed(chosen).sum())  # nobody calls those
             sums[0] += replays
-            sums[4] += replays / length_s
+            sums[3] += replays / length_s
             sums[1] += len(chosen)
             sums[2] += float(lengths_ns.sum()) / 1e3
             known = (lengths_ns > 0) & np.isfinite(factors)
-            sums[3] += float((chosen["bytes"][known] * factors[known] / lengths_ns[known]).sum())
-            sums[5] += int(known.sum())
+            sums[4] += float((chosen["bytes"][known] * factors[known]).sum())
+            sums[5] += float(lengths_ns[known].sum())

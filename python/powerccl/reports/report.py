@@ -231,6 +231,9 @@ def _link(found: ReportFindings, narrow: bool) -> Table:
             *((number(row.profile_gbs), against) if beside else ()),
         )
     table.add_more(len(rows) - len(shown))
+    if narrow and beside:
+        reasons = dict.fromkeys(row.reason for row in shown if row.reason)
+        table.below += [Text(f"no change: {reason}", style="dim") for reason in reasons]
     return table
 
 

@@ -97,7 +97,6 @@ def read_run(folder: Path, most_records: int | None = None, window_s: tuple[floa
         FileNotFoundError: there is no such folder.
     """
     from powerccl.traces.cpu import read_cpu
-    from powerccl.traces.power import MOST_ROWS, read_power
     from powerccl.traces.rank import read_rank
 
     if not folder.is_dir():
@@ -110,12 +109,7 @@ def read_run(folder: Path, most_records: int | None = None, window_s: tuple[floa
     run.ranks = _read_each(run, "rank-*.trace", lambda path: read_rank(path, scans.get(path), run.window, length_ns))
     run.mpi = _read_each(run, "mpi-*.trace", lambda path: read_rank(path, length_ns=length_ns))
     run.cpu = _read_each(run, "cpu-*.csv", read_cpu)
-    clock = (info.host, info.start_ns, info.end_ns) if info else None
-    most_rows = max(MOST_ROWS // max(len(_paths(run, "power-*.csv")), 1), 1)
-    run.power = _read_each(run, "power-*.csv", lambda path: read_power(path, clock, most_rows))
-    for log in run.power:
-        if info and not info.launcher and log.host == info.host:
-            log.environment = info.environment
+    _read_power(run)
     _tell_apart(run)
     _cover_traces(run)
     run.ranks.sort(key=lambda trace: (trace.rank, trace.start_ns))
@@ -128,6 +122,27 @@ def read_run(folder: Path, most_records: int | None = None, window_s: tuple[floa
     run.late = clean.field(lateness_problems(_paths(run, LATENESS_FILES)))
     run.problems = quantities.said_once(clean.field(problem) for problem in run.problems)  # names of files are in them
     return run
+
+
+def read_samples(folder: Path) -> RunData:
+    """Power samples and run.json of a run folder, without its traces."""
+    run = RunData(folder)
+    read_info(run)
+    _read_power(run)
+    _tell_apart(run)
+    return run
+
+
+def _read_power(run: RunData) -> None:
+    from powerccl.traces.power import MOST_ROWS, read_power
+
+    info = run.info
+    clock = (info.host, info.start_ns, info.end_ns) if info else None
+    most_rows = max(MOST_ROWS // max(len(_paths(run, "power-*.csv")), 1), 1)
+    run.power = _read_each(run, "power-*.csv", lambda path: read_power(path, clock, most_rows))
+    for log in run.power:
+        if info and not info.launcher and log.host == info.host:
+            log.environment = info.environment
 
 
 def _cover_traces(run: RunData) -> None:
