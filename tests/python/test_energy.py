@@ -97,6 +97,14 @@ def test_nothing_between_the_first_and_the_last_reading_is_dropped(
         assert curve.within(np.array([[0, end_ms * MS]])) == pytest.approx((shown[-1] - shown[0]) / 1e6)
 
 
+def test_a_counter_that_is_lost_scales_the_power_that_goes_on() -> None:
+    time, power, energy = ideal(8000, 20, lambda t: 50 if t % 400 < 200 else 250)
+    energy[len(energy) * 5 // 8 :] = -1
+    curve = energy_curve(time, power * 0.9, energy)
+    assert curve is not None and curve.source == "counter+power"
+    assert curve.within(np.array([[0, 8000 * MS]])) == pytest.approx(150 * 8, rel=0.005)
+
+
 def test_without_a_counter_power_is_integrated() -> None:
     time, power, _ = ideal(1000, 20, lambda t: 60)
     curve = energy_curve(time, power, np.full(len(time), -1))

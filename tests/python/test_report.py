@@ -18,6 +18,7 @@ import numpy as np
 import pytest
 from browser import show
 from click.testing import CliRunner
+from perfetto_tracks import tracks
 from printing import printed
 from synthetic import MS, TraceWriter, profile_of, training_run, write_info, write_power
 from test_breakdown import STEP, chrome_trace, late_run
@@ -183,6 +184,22 @@ def test_a_windows_picture_says_when_it_was(tmp_path: Path) -> None:
     assert "of seconds 0.5 to 1.5 only" in text and "this window" in text and "whole run" not in text
     assert b'window_seconds="0.5:1.5"' in prometheus_text(made.findings)
     assert drawing.lanes[0].start[0] * drawing.unit_us == pytest.approx(40e3, abs=100)  # 540 ms into the run
+
+
+def test_perfetto_keeps_the_length_of_kernels_that_overlap(tmp_path: Path) -> None:
+    trace = TraceWriter(0, 1, start_ns=5 * MS)
+    trace.comm(6 * MS)
+    lengths = []
+    for number, (start, stop) in enumerate(((130, 140), (100, 160), (120, 200), (200, 210))):
+        trace.call(number + 1, 90 * MS, 1 << 20, flags=0x40)
+        trace.kernel(number + 1, start * MS, stop * MS, 1 << 20, "all_reduce", 20_000)
+        lengths.append((stop - start) * MS)
+    trace.write(tmp_path)
+    write_info(tmp_path, 300 * MS)
+    assert write_perfetto(report(tmp_path), tmp_path / "out") == ""
+    found = [track for track in tracks((tmp_path / "out").read_bytes()) if track.name.startswith("NCCL kernels")]
+    assert [len(track.slices) for track in found] == [2, 1, 1]
+    assert sorted(stop - start for track in found for start, stop in track.slices) == sorted(lengths)
 
 
 def test_perfettos_slices_begin_and_end_in_turn(tmp_path: Path) -> None:

@@ -347,7 +347,9 @@ def _beyond(counter: EnergyCurve, power: EnergyCurve) -> EnergyCurve:
         base = power.at(counter.time_ns[-1:])
         time = np.concatenate([time, power.time_ns[behind]])
         joules = np.concatenate([joules, joules[-1] + power.joules[behind] - base])
-    outside = iv.minus(power.unknown, np.array([[counter.time_ns[0], counter.time_ns[-1]]]))
+    between = [counter.time_ns[-1], power.time_ns[0]], [power.time_ns[-1], counter.time_ns[0]]  # neither tells of it
+    neither = np.array([each for each in between if each[1] - each[0] > slack_ns], np.int64).reshape(-1, 2)
+    outside = iv.minus(iv.union(*np.concatenate([power.unknown, neither]).T), _whole(counter))
     unknown = iv.union(*np.concatenate([unknown, outside]).T)
     return replace(counter, time_ns=time, joules=joules - joules[0], source="counter+power", unknown=unknown)
 
