@@ -7,16 +7,19 @@ import gzip
 import json
 import sys
 from pathlib import Path
+from typing import Any
 
+import msgspec
 import numpy as np
 import polars as pl
 import pytest
-from synthetic import MS, TraceWriter, uuid, write_info, write_power
+from synthetic import MS, TraceWriter, training_run, uuid, write_info, write_power
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from bench.analysis.big_run import PIECE, times, write_run
 
+from powerccl.analysis.attribution import EnergyFindings, attribute
 from powerccl.analysis.iterations import cut, iteration_length
 from powerccl.analysis.kineto import align
 from powerccl.analysis.link import link_rows, profile_busbw
@@ -487,3 +490,28 @@ def test_a_window_that_is_asked_for(tmp_path: Path) -> None:
     assert found.summary.wall_s == pytest.approx(1.0)
     assert found.ranks[0].communication_s == pytest.approx(10 * 0.03, rel=0.1)
     assert uuid(0) == found.ranks[0].gpu
+
+
+@pytest.mark.parametrize(("idle", "computation", "fits"), [(0.1, 9e9, True), (0.9, 0.0, False)])
+def test_parts_of_the_energy_never_exceed_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, idle: float, computation: float, fits: bool
+) -> None:
+    folder = training_run(tmp_path / "run", ranks=2, iterations=12)
+    whole = report(folder).findings.summary.energy.joules
+    assert whole is not None
+
+    def attributed(*inputs: Any) -> EnergyFindings:
+        found = attribute(*inputs)
+        found.joules_idle, found.joules_computation = idle * whole, computation
+        found.kinds = [msgspec.structs.replace(kind, joules=whole) for kind in found.kinds]
+        return found
+
+    monkeypatch.setattr("powerccl.analysis.report.attribute", attributed)
+    energy = report(folder).findings.energy
+    parts = (energy.joules_communication, energy.joules_computation, energy.joules_idle, energy.joules_unexplained)
+    if fits:
+        assert sum(part or 0.0 for part in parts) == pytest.approx(energy.joules_total) == pytest.approx(whole)
+        assert all(kind.joules is None for kind in energy.kinds)
+    else:
+        assert parts == (None, None, None, None)
+        assert "more than the whole run" in energy.parts_reason

@@ -169,9 +169,9 @@ def _tiles(found: ReportFindings) -> list[dict[str, str]]:
             }
         )
     if shares.startup_s is not None and shares.startup_s >= LEAST_STARTUP_S:
-        drawn = "" if shares.startup_joules is None else f", {joules(shares.startup_joules)}"
-        beside = f"in no share: {startup_text(shares) or f'before {shares.startup_until}'}"
-        tiles.append({"label": "start-up", "value": seconds(shares.startup_s) + drawn, "beside": beside})
+        drawn = "" if shares.startup_joules is None else f"{joules(shares.startup_joules)}; "
+        beside = f"{drawn}in no share: {startup_text(shares) or f'before {shares.startup_until}'}"
+        tiles.append({"label": "start-up", "value": seconds(shares.startup_s), "beside": beside})
     if shares.uncovered_pct is not None:
         beside = "of the ranks' working time: records are missing"
         tiles.append({"label": "not covered", "value": percent(shares.uncovered_pct), "beside": beside})
