@@ -93,7 +93,21 @@ def write(out: Path | None, figures: Figures, **beside: Any) -> None:
     """Write them, if there is a file to write them to: as a flat map, or under `figures` with what stands beside."""
     if out:
         out.parent.mkdir(parents=True, exist_ok=True)
-        out.write_text(json.dumps({"figures": figures, **beside} if beside else figures, indent=1) + "\n")
+        out.write_text(text_of({"figures": figures, **beside} if beside else figures))
+
+
+def text_of(kept: Mapping[str, Any]) -> str:
+    """JSON with a line for each figure, and for each thing that stands beside them: differences show what changed."""
+    return _lines({name: _lines(each) if name == "figures" else _line(each) for name, each in kept.items()}) + "\n"
+
+
+def _lines(values: Mapping[str, Any]) -> str:
+    rows = (f"{json.dumps(name)}: {each if isinstance(each, str) else _line(each)}" for name, each in values.items())
+    return "{\n" + ",\n".join(rows) + "\n}"
+
+
+def _line(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False)
 
 
 def show(figures: Figures) -> None:

@@ -3,7 +3,7 @@
 
 Every round starts powerccl-bench once a variant (two or more real GPUs) and takes its time per operation at each size.
 The figure of a size is the median over the rounds of the difference to the round's own run without a plugin; low and
-high are the quartiles. Writes the figures as a flat map and all raw times, again after every round: one that is stopped
+high are the quartiles. Writes the figures as a flat map, again after every round: one that is stopped
 has what was measured until then.
 """
 
@@ -65,7 +65,7 @@ def times_us(bench: str, gpus: int, iterations: int, env: dict[str, str]) -> dic
 
 
 def write(out: Path, raw: dict[str, list[dict[int, float]]]) -> Figures:
-    """Write the figures of the rounds so far, and their raw times."""
+    """Write the figures of the rounds so far."""
     figures: Figures = {}
     for size, label in SIZES.items():
         base = [round_[size] for round_ in raw["none"]]
@@ -83,7 +83,7 @@ def write(out: Path, raw: dict[str, list[dict[int, float]]]) -> Figures:
             figures[f"plugin.{label}.chained.over_inspector_pct"] = figure(
                 [100 * (c[size] / i[size] - 1) for c, i in pairs], "%"
             )
-    write_figures(out, figures, raw_us=raw)
+    write_figures(out, figures)
     return figures
 
 

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Figures of what `scripts/prove-tune-on-gpus` left, as bench/results keeps them: tune-figures-of.py DIR... > FILE.
 
-Of several DIRs (calls of one session) each search's latest that was confirmed counts; the others are listed beside it.
+Of several DIRs (calls of one session) each search's latest that was confirmed counts.
 value: what the confirmed ratio comes to, low and high its 95 % interval, n the interleaved rounds.
 """
 
@@ -13,7 +13,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from bench.figures import Figures, confirmed, size_name, spread
+from bench.figures import Figures, confirmed, size_name, spread, text_of
 
 
 def of_search(stem: str, result: dict[str, object]) -> Figures:
@@ -37,30 +37,17 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folders", nargs="+", type=Path, metavar="DIR")
     figures: Figures = {}
-    searches: list[dict[str, object]] = []
+    trials_a_minute: list[float] = []
     rounds_a_minute: list[float] = []
     for folder in parser.parse_args().folders:
         for path in sorted(folder.glob("*/result.json")):
             result = json.loads(path.read_text())
             kind = "nvlink" if "nvlink" in result["profile"]["links"] else "sockets"
             stem = f"tune.{path.parent.name}" if path.parent.name in ("train", "nvlink-energy") else f"tune.{kind}"
-            these = of_search(stem, result)
-            figures.update(these)
+            figures.update(of_search(stem, result))
             outcomes = [each for each in result["outcomes"] if each["stage"] != "defaults"]
             rounds_a_minute.append(sum(each["rounds"] for each in outcomes) * 60 / result["search_seconds"])
-            searches.append(
-                {
-                    "search": f"{folder}/{path.parent.name}",
-                    "configurations": len(outcomes),
-                    "a_minute": result["trials_per_minute"],
-                    "rounds_a_minute": round(rounds_a_minute[-1], 1),
-                    "communicator_seconds": result.get("communicator_seconds"),
-                    "variables": result["profile"]["variables"],
-                    "rules": result["profile"]["rules"],
-                    "notes": result["profile"]["notes"],
-                    "figures": these,
-                }
-            )
+            trials_a_minute.append(float(result["trials_per_minute"]))
         before, after = (seconds_of(folder, f"train-{way}-*.log", "seconds") for way in ("default", "tuned"))
         if before and after:
             figures["tune.sockets.train.default_s"] = spread(before, "s, 40 steps", 3)
@@ -70,9 +57,9 @@ def main() -> None:
         processes = seconds_of(folder, "process-*.log", "real\\s+0m")
         if processes:
             figures["tune.process_per_trial.trials_per_minute"] = spread([60 / each for each in processes], "1/min", 1)
-    figures["tune.trials_per_minute"] = spread([float(str(each["a_minute"])) for each in searches], "1/min", 1)
+    figures["tune.trials_per_minute"] = spread(trials_a_minute, "1/min", 1)
     figures["tune.rounds_per_minute"] = spread(rounds_a_minute, "1/min", 1)
-    json.dump({"figures": figures, "searches": searches}, sys.stdout, indent=1)
+    sys.stdout.write(text_of({"figures": figures}))
 
 
 if __name__ == "__main__":

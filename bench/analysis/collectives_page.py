@@ -28,7 +28,7 @@ This page lists time, bandwidth and power of NCCL's collectives on four and eigh
 a job, or compare their own machine.
 
 `scripts/eight-gpus GPUS OUT` measured the figures. PowerCCL set no GPU clock, and NVLink multicast was off.
-`bench/results/eight-h200x*.json` has every power of two from 4 KiB to 512 MiB. The training step of the same runs is in
+`bench/results/eight-h200x*.json` has the figures. The training step of the same runs is in
 [the scaling study](../guides/scaling-study.md). `python3 -m bench.analysis.collectives_page` makes this page.
 
 | Column | Unit | Meaning |
