@@ -82,14 +82,14 @@ demo:
 # make figures-mpi       measures what the MPI adapter saves and costs on this machine, into build/figures/mpi.json
 # make figures-tune      measures the search over NCCL's parameters on an emulated server, into build/figures/tune.json
 # make figures-analysis  measures energy attribution on an emulated server and what reports cost, into build/figures/analysis.json
-FIGURES = $(BIN)/python scripts/$@.py --out build/figures/$(@:figures-%=%).json
+FIGURES = $(BIN)/python evidence/scripts/$@.py --out build/figures/$(@:figures-%=%).json
 figures-demo figures-first figures-mpi figures-tune figures-analysis: native setup
 	POWERCCL_NATIVE=$(abspath $(NATIVE)/stage) $(FIGURES)
 figures-mpi: build/deps/mpi/.ready build/deps/mpi/.intel
 
 # make pictures    the pictures of README.md and docs/, from pages of emulated runs; needs a Chromium
 pictures: native setup
-	POWERCCL_NATIVE=$(abspath $(NATIVE)/stage) $(BIN)/python scripts/make-pictures.py
+	POWERCCL_NATIVE=$(abspath $(NATIVE)/stage) $(BIN)/python evidence/scripts/make-pictures.py
 
 # make figures-policies    simulates clock policies on all built-in platforms, in a quarter of an hour, into build/figures/policies.json
 # make figures-constants   simulates half and double of each constant of `auto`, in half an hour, into build/figures/constants.json
@@ -118,7 +118,7 @@ test-native: build/test/.configured
 	ctest --test-dir build/test --output-on-failure --timeout 120 --parallel $(JOBS)
 
 test-python: setup
-	$(BIN)/python -m pytest $(TOGETHER) tests/python
+	$(BIN)/python -m pytest $(TOGETHER) tests/python evidence/tests
 
 test-e2e: test-native
 	$(MAKE) --no-print-directory e2e
@@ -135,8 +135,8 @@ tidy-aside: build/test/.configured
 
 lint-quick: setup build/test/.configured
 	tools/check-format
-	$(BIN)/ruff check python tests tools scripts examples bench
-	$(BIN)/ruff format --check python tests tools scripts examples bench
+	$(BIN)/ruff check python tests tools evidence examples
+	$(BIN)/ruff format --check python tests tools evidence examples
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
 	$(BIN)/python tools/check-arrows.py native
@@ -153,8 +153,8 @@ analyze: build/test/.configured
 
 format: setup
 	tools/check-format --fix
-	$(BIN)/ruff check --fix python tests tools scripts examples bench
-	$(BIN)/ruff format python tests tools scripts examples bench
+	$(BIN)/ruff check --fix python tests tools evidence examples
+	$(BIN)/ruff format python tests tools evidence examples
 
 # make docs    the documentation as a site, served at http://127.0.0.1:8000; it loads nothing from a network
 SITE = NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
@@ -181,14 +181,14 @@ fuzz: setup build/deps/.ready
 # make fuzz-python    Python readers with a million damaged files each, into build/figures/fuzz-python.json; goes on where it was stopped
 FUZZ_RUNS ?= 1000000
 fuzz-python: setup
-	$(BIN)/python -W ignore -m bench.harm.readers --runs $(FUZZ_RUNS) --out build/figures/fuzz-python.json
+	PYTHONPATH=tests $(BIN)/python -W ignore -m harm.readers --runs $(FUZZ_RUNS) --out build/figures/fuzz-python.json
 
 # make figures-accounts measures whether figures agree with raw records, each other and their wholes, into build/figures/accounts.json
 # make figures-harm     measures whether PowerCCL ever harms a job, a GPU, a terminal or a root service, into build/figures/harm.json
 # make figures-trust    measures whether anything partial is shown as whole, or anything impossible at all, into build/figures/trust.json
 figures-accounts figures-harm figures-trust: build/test/.configured
 	cmake --build build/test --parallel $(JOBS)
-	POWERCCL_NATIVE=$(abspath build/test/stage) $(BIN)/python -m bench.topics $(@:figures-%=%) --out build/figures/$(@:figures-%=%).json
+	POWERCCL_NATIVE=$(abspath build/test/stage) PYTHONPATH=tests $(BIN)/python -m support.topics $(@:figures-%=%) --out build/figures/$(@:figures-%=%).json
 figures-harm: build/deps/mpi/.ready
 
 # make bench    Google Benchmark over the hot paths of the runtime
@@ -200,7 +200,7 @@ bench: build/test/.configured
 # a million orders of events for the clock policy; and the slow end-to-end tests
 soak: build/test/.configured build/deps/mpi/.ready
 	cmake --build build/test --parallel $(JOBS)
-	POWERCCL_NATIVE=$(abspath build/test/stage) $(BIN)/python scripts/soak-mpi.py --out build/figures/mpi-random.json
+	POWERCCL_NATIVE=$(abspath build/test/stage) $(BIN)/python evidence/scripts/soak-mpi.py --out build/figures/mpi-random.json
 	POWERCCL_TEST_ORDERS=1000000 build/test/tests/native/policy/powerccl_policy_test --gtest_filter='LearningPolicy.NoOrder*'
 	POWERCCL_NATIVE=$(abspath build/test/stage) $(BIN)/python -m pytest -m slow tests/e2e
 

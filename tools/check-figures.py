@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Check that figures in tables of the documentation are figures of bench/results, and that results say what made them.
+"""Check that figures in tables of the documentation are figures of results, and that results say what made them.
 
 Of a page that links results, each number with a unit in a table must be a figure of one of them, to the digits shown.
-What stands there from elsewhere is listed in ELSEWHERE with its source. scripts/README.md lists each script, and none
+What stands there from elsewhere is listed in ELSEWHERE with its source. evidence/README.md lists each script, and none
 that is gone. Prints a line a fault; ends with 1 if there is one.
 """
 
@@ -16,10 +16,10 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
-RESULTS = ROOT / "bench/results"
-SCRIPTS = ROOT / "scripts"
+RESULTS = ROOT / "evidence/results"
+SCRIPTS = ROOT / "evidence/scripts"
 BESIDE = ("figures", "command", "date", "commit", "machine", "conditions")
-LINK = re.compile(r"bench/results/([\w.-]+\.json)")
+LINK = re.compile(r"evidence/results/([\w.-]+\.json)")
 SCRIPT = re.compile(r"\bscripts/([\w-]+)")
 # A number, maybe in front of another of the same unit, and its unit.
 NUMBER = re.compile(
@@ -103,16 +103,16 @@ def result_faults(path: Path) -> Iterator[str]:
             yield f"{path.name}: {name} has no value or no unit"
     for script in SCRIPT.findall(str(kept.get("command"))):
         if script not in GONE and not list(SCRIPTS.glob(f"{script}*")):
-            yield f"{path.name}: no scripts/{script}: name in GONE what makes its figures now"
+            yield f"{path.name}: no evidence/scripts/{script}: name in GONE what makes its figures now"
 
 
 def script_faults() -> Iterator[str]:
     """Scripts that their list lacks, and listed ones that are not there."""
-    listed = set(re.findall(r"`([\w.-]+)`", (SCRIPTS / "README.md").read_text()))
-    there = {path.name for path in SCRIPTS.iterdir() if path.is_file() and path.name != "README.md"}
-    yield from (f"scripts/README.md: {name} is not listed" for name in sorted(there - listed))
+    listed = set(re.findall(r"`([\w.-]+)`", (ROOT / "evidence/README.md").read_text()))
+    there = {path.name for path in SCRIPTS.iterdir() if path.is_file()}
+    yield from (f"evidence/README.md: {name} is not listed" for name in sorted(there - listed))
     scripts = {name for name in listed if re.search(r"\.(py|sh|c)$|-on-gpus$", name)}
-    yield from (f"scripts/README.md: no {name}" for name in sorted(scripts - there))
+    yield from (f"evidence/README.md: no {name}" for name in sorted(scripts - there))
 
 
 def main() -> int:
@@ -121,7 +121,7 @@ def main() -> int:
     found = [fault for path in sorted(RESULTS.glob("*.json")) for fault in result_faults(path)]
     found += [fault for page in pages if "decisions" not in page.parts for fault in page_faults(page)]
     found += script_faults()
-    print("\n".join(found) if found else "figures of the documentation: all from bench/results")
+    print("\n".join(found) if found else "figures of the documentation: all from evidence/results")
     return bool(found)
 
 

@@ -59,7 +59,7 @@ RENAMED = {
 }
 # Pages that tell of names and files as they were.
 PAST = ("docs/decisions/", "CHANGELOG.md")
-FILE = r"(?:bench|cmake|docs|examples|native|packaging|python|scripts|tests|tools)/[\w./{},*-]*"
+FILE = r"(?:bench|cmake|docs|examples|native|packaging|evidence|python|tests|tools)/[\w./{},*-]*"
 FILE_NAMED = re.compile(rf"`({FILE})(?: [^`]*)?`(:?)")  # a program may have its arguments
 SPAN = re.compile(r"`([^`\n]+)`")
 WORD = re.compile(r"\w+")

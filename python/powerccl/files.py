@@ -26,7 +26,7 @@ T = TypeVar("T")
 MIB = 1 << 20
 # run.json holds a command and an environment, of which the kernel takes 6 MiB; JSON writes a control byte as six.
 MOST_INFO = 64 * MIB
-# Profiles, studies, sweeps and results of benchmarks. The largest in bench/results is 3 MiB.
+# Profiles, studies, sweeps and results of benchmarks. The largest in evidence/results is 3 MiB.
 MOST_DOCUMENT = 64 * MIB
 # One journal slot takes 80 bytes; a node has a few hundred GPUs and cores.
 MOST_JOURNAL = MIB

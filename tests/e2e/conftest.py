@@ -12,9 +12,6 @@ from pathlib import Path
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
-sys.path.insert(0, str(Path(__file__).parents[2] / "python"))
-sys.path.insert(0, str(Path(__file__).parents[2]))  # bench.harm
-
 from daemon_process import Daemon
 from harness import FOREIGN, IDLE_MHZ, EmulatedMachine, Powerccl, eventually, profile_of
 

@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 
 import pytest
-from bench.harm import cause
+from harm import cause
 from mpi_libraries import Mpi
 
 from powerccl.launch.native import NativeFiles

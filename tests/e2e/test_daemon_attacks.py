@@ -15,8 +15,8 @@ from pathlib import Path
 
 import lease_client as wire
 import pytest
-from bench.harm import daemon as attacks
 from daemon_process import NOBODY, PATIENT, Daemon, as_nobody
+from harm import daemon as attacks
 from harness import IDLE_MHZ, EmulatedMachine, eventually
 from lease_client import Client
 

@@ -8,8 +8,8 @@ import signal
 from pathlib import Path
 
 import pytest
-from bench.harm import process_limits
-from bench.harm.helper_signals import AGENT, DAEMON, WITH_CLOCKS, WITHOUT_CLOCKS, WITNESS, Case, Found, try_step
+from harm import process_limits
+from harm.helper_signals import AGENT, DAEMON, WITH_CLOCKS, WITHOUT_CLOCKS, WITNESS, Case, Found, try_step
 
 from powerccl.launch.native import NativeFiles
 

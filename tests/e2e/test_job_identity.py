@@ -5,14 +5,10 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 from pathlib import Path
 
+from harm import identity
 from harness import Powerccl
-
-sys.path.insert(0, str(Path(__file__).parents[2]))
-
-from bench.harm import identity
 
 from powerccl.traces.folder import read_run
 

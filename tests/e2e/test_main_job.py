@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The main job: collectives and a training step under `powerccl run`, the demo and a small profile, all emulated.
 
-Bounds on energy are wider than the documented figures (bench/results/demo-emulated.json): this runs on busy machines.
+Bounds on energy are wider than the documented figures (results/demo-emulated.json), for busy machines.
 """
 
 from __future__ import annotations

@@ -108,7 +108,7 @@ def test_a_rank_is_killed_in_published_mode(mpi: Mpi) -> None:
 
 def test_a_call_that_is_refused_on_one_rank(mpi: Mpi) -> None:
     """It returns at once, though the others never make it, or make it once when the rank makes it again."""
-    # A function's place in errors.c, a fault's number. bench/harm/mpi_errors.py has them all.
+    # A function's place in errors.c, a fault's number. tests/harm/mpi_errors.py has them all.
     cases = [(0, 10), (1, 1), (3, 6), (5, 3), (6, 9), (8, 2), (10, 1), (17, 1)]
     program = str(mpi.program("errors.c"))
     for how in ("alone", "again"):

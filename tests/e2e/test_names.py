@@ -3,19 +3,16 @@
 
 from __future__ import annotations
 
-import sys
 import tempfile
 from pathlib import Path
 
+from harm import names
 from mpi_libraries import PROGRAMS, Mpi, adapter_library
 from mpi_libraries import mpi_library as mpi_library
 
 from powerccl.launch.native import find_native
 from powerccl.traces.folder import read_run
 from powerccl.traces.mpi_tables import mpi_notes, mpi_totals
-
-sys.path.insert(0, str(Path(__file__).parents[2]))
-from bench.harm import names
 
 
 def test_programs_find_only_what_is_there() -> None:

@@ -1,18 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Jobs in PID namespaces, as containers are: what is left of a killed one. bench/harm/namespaces.py has all cases."""
+"""Jobs in PID namespaces, as containers are: what is left of a killed one. tests/harm/namespaces.py has all cases."""
 
 from __future__ import annotations
 
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parents[2]))
-
-from bench.harm.namespaces import Machine, kill_in_namespace
+from harm.namespaces import Machine, kill_in_namespace
 from harness import Powerccl
 
 from powerccl.launch.native import NativeFiles

@@ -6,7 +6,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from bench.harm import programs
+from harm import programs
 
 from powerccl.launch.native import NativeFiles
 

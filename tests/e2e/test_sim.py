@@ -5,17 +5,13 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from evidence.robustness import jobs, machines
+from evidence.robustness.trials import Simulator
 from harness import Powerccl
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
-
-from bench.robustness import jobs, machines
-from bench.robustness.trials import Simulator
 
 from powerccl.platforms.policy_table import policy_table
 from powerccl.platforms.store import load_profile

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Jobs of a Slurm of two nodes, which are namespaces: whose ranks and energy reports have in each layout.
 
-It needs root, iproute2 and Debian's `slurmctld slurmd slurm-client munge`. bench/harm/hosts.py has all layouts.
+It needs root, iproute2 and Debian's `slurmctld slurmd slurm-client munge`. tests/harm/hosts.py has all layouts.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from bench.harm.hosts import faults
-from bench.harm.layouts import Expected
-from bench.hosts import Node, hosts
+from harm.hosts import faults
+from harm.layouts import Expected
 from harness import FOREIGN, eventually
+from support.hosts import Node, hosts
 
 from powerccl.launch.native import NativeFiles
 

@@ -102,7 +102,7 @@ needs_namespaces = pytest.mark.skipif(
 
 
 def networks(*options: str, out: Path) -> list[str]:
-    return [sys.executable, str(ROOT / "scripts/two-networks.py"), str(out), "--rounds", "1", *options]
+    return [sys.executable, str(ROOT / "evidence/scripts/two-networks.py"), str(out), "--rounds", "1", *options]
 
 
 @needs_namespaces

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Time namespaces and seccomp filters: a thin sample of bench/harm/environment.py."""
+"""Time namespaces and seccomp filters: a thin sample of tests/harm/environment.py."""
 
 from __future__ import annotations
 

@@ -5,19 +5,16 @@ from __future__ import annotations
 
 import ctypes
 import random
-import sys
 from ctypes import POINTER, c_char_p, c_float, c_int, c_size_t, c_uint64, c_void_p
 from pathlib import Path
 
 import pytest
+from test_tuner_rules import cases, random_rules
+from tuning_bench import first_match
 
 from powerccl.errors import PowercclError
 from powerccl.launch.native import NCCL_ADAPTER, NativeFiles
 from powerccl.tuning.rules import ANY, Rule, inline_rules, read_rules, write_rules
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "python"))
-from test_tuner_rules import cases, random_rules
-from tuning_bench import first_match
 
 # NCCL's own order: ncclFunc_t, and rows and columns of the cost table.
 COLLECTIVES = ("broadcast", "reduce", "all_gather", "reduce_scatter", "all_reduce")

@@ -17,7 +17,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from bench.harm import ends, injected, signals
+from harm import ends, injected, signals
 from harness import Powerccl, eventually
 
 from powerccl.launch.native import NativeFiles

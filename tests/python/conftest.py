@@ -10,8 +10,6 @@ from pathlib import Path
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
-sys.path.insert(0, str(Path(__file__).parents[2] / "python"))
-
 import fakes
 from lease_daemon import ME, OTHER, UUIDS, FakeDaemon, row
 

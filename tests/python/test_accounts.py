@@ -4,16 +4,12 @@
 from __future__ import annotations
 
 import copy
-import sys
 from pathlib import Path
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
-
 from accountant import keep_books
+from accounts.books import audit_damaged, kinds_of_damage, outputs_of, synthetic_run
 from audit import Audit
-from bench.accounts.books import audit_damaged, kinds_of_damage, outputs_of, synthetic_run
 from read_outputs import Outputs, shown
 from synthetic import exposed_run, mpi_run
 

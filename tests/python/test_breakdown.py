@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import gzip
 import json
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +12,8 @@ import msgspec
 import numpy as np
 import polars as pl
 import pytest
+from support.big_run import PIECE, times, write_run
 from synthetic import MS, TraceWriter, training_run, uuid, write_info, write_power
-
-sys.path.insert(0, str(Path(__file__).parents[2]))
-
-from bench.analysis.big_run import PIECE, times, write_run
 
 from powerccl.analysis.attribution import EnergyFindings, attribute
 from powerccl.analysis.iterations import cut, iteration_length

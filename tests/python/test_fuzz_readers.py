@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Readers of files that somebody else wrote, with inputs that Hypothesis chooses: the same ones in each run.
 
-`make fuzz-python` feeds the same readers with a million damaged files each: see bench/harm/readers.py.
+`make fuzz-python` feeds the same readers with a million damaged files each: see tests/harm/readers.py.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from bench.harm import readers
-from bench.harm.readers import BrokenPromiseError, Reader, damaged, damaged_json, feed
+from harm import readers
+from harm.readers import BrokenPromiseError, Reader, damaged, damaged_json, feed
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs on several hosts: ranks, GPUs and energy are each host's and job's own. bench/harm/hosts.py has all layouts."""
+"""Runs on several hosts: ranks, GPUs and energy are each host's and job's own. tests/harm/hosts.py has all layouts."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from bench.accounts.hosts import Layout, is_swapped
-from bench.harm.layouts import LAYOUTS, SECONDS, WATTS, Expected, Folder
+from accounts.hosts import Layout, is_swapped
+from harm.layouts import LAYOUTS, SECONDS, WATTS, Expected, Folder
 from printing import printed
 
 from powerccl.analysis.report import report

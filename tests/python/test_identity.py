@@ -6,17 +6,13 @@ from __future__ import annotations
 import dataclasses
 import os
 import shutil
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import synthetic
-
-sys.path.insert(0, str(Path(__file__).parents[2]))
-
-from bench.harm import identity
+from harm import identity
 
 from powerccl.analysis.report import report
 from powerccl.analysis.summary import summarise

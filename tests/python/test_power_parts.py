@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 import pytest
-from bench.analysis.big_run import write_run
+from support.big_run import write_run
 from synthetic import MS, write_power
 
 from powerccl.analysis.energy import energy_curves, gpu_curve

@@ -461,7 +461,7 @@ def test_groups_that_sums_are_made_of_come_in_one_order() -> None:
 
 
 def test_a_large_sparse_trace_does_not_fail(tmp_path: Path) -> None:
-    from bench.analysis.big_run import write_run
+    from support.big_run import write_run
 
     folder = write_run(tmp_path / "big", 3000, 2, records_in_all=4_000_000)
     assert (folder / "rank-0.trace").stat().st_size > 100_000_000

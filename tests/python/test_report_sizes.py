@@ -8,8 +8,8 @@ from typing import Any
 
 import polars as pl
 import pytest
-from bench.analysis.big_run import write_run
 from printing import printed
+from support.big_run import write_run
 
 from powerccl.analysis.report import ReportFindings, report
 from powerccl.quantities import said_once

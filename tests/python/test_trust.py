@@ -6,19 +6,15 @@ from __future__ import annotations
 import copy
 import json
 import random
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parents[2]))
-
-from bench.analysis.big_run import write_run
-from bench.trust import checks, partial
-from bench.trust.damage import KINDS, samples, traces, without_counter
-from bench.trust.figures import link_gbs
-from bench.trust.spoken import speak
+from support.big_run import write_run
+from trust import checks, partial
+from trust.damage import KINDS, samples, traces, without_counter
+from trust.figures import link_gbs
+from trust.spoken import speak
 
 SUMMARY: dict[str, Any] = {
     "wall_s": 10.0,

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which GPUs a job could see. bench/accounts/visible.py has all ways, with runs on the emulator."""
+"""Which GPUs a job could see. tests/accounts/visible.py has all ways, with runs on the emulator."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 import pytest
-from bench.accounts.visible import FILES, Way, is_wrong, of_file
+from accounts.visible import FILES, Way, is_wrong, of_file
 from synthetic import uuid
 
 UUIDS = [uuid(gpu) for gpu in range(8)]

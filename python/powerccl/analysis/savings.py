@@ -15,7 +15,7 @@ RESAMPLES = 2000
 
 
 class Figure(msgspec.Struct):
-    """A figure as kept in bench/results: its value, unit, 95 % interval over iterations, and their number."""
+    """A figure as kept in evidence/results: its value, unit, 95 % interval over iterations, and their number."""
 
     value: float
     unit: str

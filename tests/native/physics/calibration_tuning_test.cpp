@@ -174,7 +174,7 @@ TEST(TuningCalibration, NvlsIsWhereAPlatformHasIt) {
   EXPECT_NEAR(ns(ring) / ns(nvls), 1.3, 0.02);
 }
 
-// Four H200s, NCCL 2.30.7 (bench/results/ways-h200x4.json): microseconds and mJ of a GPU, ordinary buffers and
+// Four H200s, NCCL 2.30.7 (evidence/results/ways-h200x4.json): microseconds and mJ of a GPU, ordinary buffers and
 // otherwise. 122 W: idle with a context.
 TEST(TuningCalibration, WaysAreBesideNcclsDefaultsAsMeasured) {
   const Platform platform = platform_or_fail("h200x4");

@@ -39,7 +39,7 @@ SAME_CLOCK = 0.1
 POWER_LIMITED = 0x4  # nvmlClocksEventReasonSwPowerCap
 LIMITED = 0.05  # of the samples
 # A power limit ties the power of computation to how long everything takes. What is left of that in the residuals is no
-# chance; on emulated T4s intervals had to be so much wider to hold the truth (bench/results/analysis-emulated.json).
+# chance; on emulated T4s intervals had to be so much wider to hold the truth (evidence/results/analysis-emulated.json).
 SWINGING = 6.0
 SWINGS = "a power limit changed the clock of computation: the intervals are wider for that reason"
 MIXED = -0.5  # correlation of two energies' errors from which on they are mixed up
