@@ -161,7 +161,7 @@ def _in_place_of_files(folder: Path) -> tuple[int, int, float]:
                 stdout=subprocess.PIPE,
                 cwd=ROOT,
                 start_new_session=True,
-                env={**os.environ, "PYTHONPATH": f"{ROOT / "tests"}:{ROOT / 'python'}"},
+                env={**os.environ, "PYTHONPATH": f"{ROOT / 'tests'}:{ROOT / 'python'}"},
             )
             assert worker.stdout
             for verb in ("report", "top", "export", "compare", "whatif"):
