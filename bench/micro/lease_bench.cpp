@@ -74,8 +74,10 @@ class Client {
     send(&header, POWERCCL_LEASE_STATUS, sizeof header);
     std::vector<std::string> names;
     powerccl_lease_device device;
+    // The totals behind them are shorter, and the reply comes last.
     while (recv(socket_, &device, sizeof device, 0) == sizeof device) names.emplace_back(device.device);
-    return names;  // the reply behind them is shorter
+    recv(socket_, &device, sizeof device, 0);
+    return names;
   }
 
  private:

@@ -31,7 +31,7 @@ def take_descriptors(folder: Path, rank: int) -> dict[Path, bytes]:
             target = str(entry.readlink())
         except OSError:
             continue
-        if int(entry.name) > 2 and ("powerccl" in target or ".trace" in target or ".journal" in target):
+        if int(entry.name) > 2 and ("powerccl" in target or ".trace" in target):
             os.close(int(entry.name))
             path = folder / f"mine-{rank}-{entry.name}"
             descriptor = os.open(path, os.O_CREAT | os.O_RDWR)

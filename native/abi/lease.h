@@ -29,8 +29,7 @@ enum powerccl_lease_type {
   POWERCCL_LEASE_READ = 4,       // powerccl_lease_set without clocks: read the present clock
   POWERCCL_LEASE_RELEASE = 5,    // powerccl_lease_set without clocks: end the lease
   POWERCCL_LEASE_HEARTBEAT = 6,  // header only; any other request counts as a heartbeat too
-  POWERCCL_LEASE_STATUS = 7,     // header only; answered by a powerccl_lease_device per device, then the reply
-  POWERCCL_LEASE_METRICS = 8,    // header only; answered by powerccl_lease_chunk messages, then the reply
+  POWERCCL_LEASE_STATUS = 7,     // header only; a powerccl_lease_device per device, a powerccl_lease_totals, the reply
   // request of administrators; of users for their own processes
   POWERCCL_LEASE_REVOKE = 9,  // powerccl_lease_acquire: the device, or "" for all; its holder gets no lease on it again
   // request of administrators
@@ -40,7 +39,7 @@ enum powerccl_lease_type {
   POWERCCL_LEASE_WELCOME = 32,
   POWERCCL_LEASE_REPLY = 33,
   POWERCCL_LEASE_DEVICE = 34,
-  POWERCCL_LEASE_CHUNK = 35,
+  POWERCCL_LEASE_TOTALS = 35,
   // sent without a request
   POWERCCL_LEASE_ENDED = 48,    // powerccl_lease_reply: a lease of this session has ended; `status` gives the reason
   POWERCCL_LEASE_SETTLED = 49,  // powerccl_lease_reply: the result of the newest SET, once it is known
@@ -96,22 +95,21 @@ struct powerccl_lease_welcome {
   uint32_t flags;
   uint32_t heartbeat_ms;     // send a request before this time has passed
   uint32_t gpu_interval_ms;  // least time between two clocks of one device
-  uint32_t core_interval_ms;
-  uint32_t reserved;
+  uint64_t reserved;
   char server[32];  // "powerccld 0.1.0"
 };
 
 struct powerccl_lease_acquire {
   struct powerccl_lease_header header;
-  char device[48];  // a GPU's UUID or PCI bus id, or "cpu3"
-  uint32_t thread;  // for a core: the peer's thread that is bound to it (gettid); else 0
-  uint32_t flags;   // POWERCCL_LEASE_SHARED, or 0
+  char device[48];  // a GPU's UUID or PCI bus id
+  uint32_t reserved;
+  uint32_t flags;  // POWERCCL_LEASE_SHARED, or 0
 };
 
 struct powerccl_lease_set {
   struct powerccl_lease_header header;
   uint64_t lease;
-  uint32_t min_mhz, max_mhz;  // for a core: only max_mhz counts
+  uint32_t min_mhz, max_mhz;
 };
 
 struct powerccl_lease_drain {
@@ -152,12 +150,17 @@ struct powerccl_lease_device {
   char run[64];
 };
 
-#define POWERCCL_LEASE_CHUNK_BYTES 4096u
-struct powerccl_lease_chunk {
+// What the daemon has counted since it started. `powerccl export` makes metrics of it.
+struct powerccl_lease_totals {
   struct powerccl_lease_header header;
-  uint32_t length;
-  uint32_t reserved;
-  char text[POWERCCL_LEASE_CHUNK_BYTES];
+  uint64_t sessions;                                   // connections at this moment
+  uint64_t requests, foreign, bad, replayed;           // messages: understood, of another process, malformed, repeated
+  uint64_t turned_away, delays;                        // connections refused; times that one was too fast
+  uint64_t granted, refused;                           // leases; requests of leases and clocks
+  uint64_t released, gone, missed, revoked, stopping;  // leases, by how they ended
+  uint64_t changes, superseded, clamped, restores;     // clocks
+  uint64_t driver_failures, restore_failures;
+  uint64_t driver_us;  // in the driver's calls
 };
 
 #ifdef __cplusplus
@@ -169,5 +172,6 @@ static_assert(sizeof(struct powerccl_lease_set) == 40, "the struct is the protoc
 static_assert(sizeof(struct powerccl_lease_drain) == 32, "the struct is the protocol");
 static_assert(sizeof(struct powerccl_lease_reply) == 200, "the struct is the protocol");
 static_assert(sizeof(struct powerccl_lease_device) == 248, "the struct is the protocol");
+static_assert(sizeof(struct powerccl_lease_totals) == 192, "the struct is the protocol");
 #endif
 #endif

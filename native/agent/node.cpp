@@ -2,6 +2,7 @@
 #include "agent/node.h"
 
 #include <fcntl.h>
+#include <poll.h>
 #include <sys/file.h>
 #include <sys/signalfd.h>
 #include <unistd.h>
@@ -12,22 +13,20 @@
 #include <cstring>
 #include <memory>
 #include <string>
-#include <vector>
 
 #include "abi/helper.h"
 #include "agent/cpu_sampler.h"
-#include "agent/guard.h"
 #include "agent/job_processes.h"
 #include "agent/log.h"
 #include "agent/sampler.h"
-#include "device/clock_journal.h"
 #include "device/process.h"
 
 namespace powerccl::agent {
 namespace {
 
-constexpr int kScanMs = 20;       // how soon a new owner is watched; a watched one's death is noticed at once
-constexpr int kIdleScanMs = 100;  // while only waiting for owners to end
+// How often the sampler looks for calls that hang: its usual interval. At double, a GPU that hangs delays the others
+// for longer; at half, the agent wakes twice as often for nothing.
+constexpr int kWatchMs = 20;
 
 // One agent a node and run folder; several launchers (srun) may each try. The kernel drops the lock with its holder.
 enum class NodeLock { kMine, kTaken, kFailed };
@@ -49,7 +48,7 @@ NodeLock take_node_lock(const std::string& path) {
   return NodeLock::kFailed;
 }
 
-// SIGTERM and SIGINT become readable, unless a launcher has blocked them; what must not end a guard is ignored. Before
+// SIGTERM and SIGINT become readable, unless a launcher has blocked them; what must not end an agent is ignored. Before
 // any thread starts.
 int take_signals() {
   struct sigaction ignore{};
@@ -70,33 +69,23 @@ bool input_ended() {
   return length == 0 || (length < 0 && errno != EAGAIN && errno != EINTR);
 }
 
-std::string list(const std::vector<uint32_t>& pids) {
-  std::string text;
-  for (uint32_t pid : pids) text += (text.empty() ? "" : ", ") + std::to_string(pid);
-  return text;
-}
-
 class Node {
  public:
-  Node(const Options& options, device::Journal* journal, int signals)
+  Node(const Options& options, int signals)
       : options_(options),
-        guard_(journal, restore_core),
         signals_(signals),
         processes_(std::make_unique<JobProcesses>(options.run_folder, getppid())) {}
 
-  int attend() {
+  void attend() {
     processes_->start();
     if (options_.sample) start_sampling();
     std::puts("ready");
     std::fflush(stdout);
-    while (!done()) wait();
+    while (!end_requested_) wait();
+    if (sampler_) sampler_->ask_to_stop();
+    if (cpu_sampler_) cpu_sampler_->ask_to_stop();
     stop_sampling();
     tell_processes();
-    if (unsigned left = guard_.left_marked()) {
-      say("%u clock%s may still be lowered", left, left == 1 ? "" : "s");
-      return 1;
-    }
-    return 0;
   }
 
   // Whether a thread is left that never ends.
@@ -129,70 +118,41 @@ class Node {
     std::fflush(stdout);
   }
 
-  bool done() {
-    guard_.scan();
-    std::vector<uint32_t> owners = guard_.living_owners();
-    if (end_requested_ || (launcher_gone_ && owners.empty())) {
-      if (sampler_) sampler_->ask_to_stop();
-      if (cpu_sampler_) cpu_sampler_->ask_to_stop();
-    }
-    if (!end_requested_ && !launcher_gone_) return false;
-    if (end_requested_ && !owners.empty() && !explained_) {
-      explained_ = true;
-      say("waiting for process %s to end, because it may still lower a clock", list(owners).c_str());
-    }
-    return owners.empty() && !guard_.work_left();
-  }
-
   void wait() {
     if (sampler_) sampler_->watch();
-    entries_.clear();
-    entries_.push_back({signals_, POLLIN, 0});
-    entries_.push_back({launcher_gone_ ? -1 : STDIN_FILENO, POLLIN, 0});
-    guard_.add_poll_entries(&entries_);
-    poll(entries_.data(), entries_.size(), end_requested_ || launcher_gone_ ? kIdleScanMs : kScanMs);
-    if (entries_[0].revents) {
+    pollfd entries[] = {{signals_, POLLIN, 0}, {STDIN_FILENO, POLLIN, 0}};
+    poll(entries, 2, sampler_ ? kWatchMs : -1);
+    if (entries[0].revents) {
       signalfd_siginfo signal;
       while (read(signals_, &signal, sizeof signal) == static_cast<ssize_t>(sizeof signal)) end_requested_ = true;
     }
-    if (entries_[1].revents) launcher_gone_ = input_ended();
+    if (entries[1].revents && input_ended()) end_requested_ = true;
   }
 
   const Options& options_;
-  Guard guard_;
   int signals_;
   std::unique_ptr<JobProcesses> processes_;
   std::unique_ptr<CpuSampler> cpu_sampler_;
   std::unique_ptr<Sampler> sampler_;
   const void* hangs_ = nullptr;
-  std::vector<pollfd> entries_;
-  bool launcher_gone_ = false;
   bool end_requested_ = false;
-  bool explained_ = false;
 };
 
 }  // namespace
 
 int attend_node(const Options& options) {
-  // Out of the launcher's session: a terminal's ^C or a kill of the job's process group must not take the guard along.
+  // Out of the launcher's session: a terminal's ^C or a kill of the job's process group must not take the agent along.
   setsid();
   int signals = take_signals();
   char node[64];
   device::host_identity(node, sizeof node);
   NodeLock lock = take_node_lock(options.run_folder + "/agent-" + node + ".lock");
   if (lock != NodeLock::kMine) return lock == NodeLock::kTaken ? 0 : 1;
-  device::Journal journal;
-  device::Error error;
-  if (int code = device::journal_open(&journal, options.run_folder.c_str(), &error); code != device::kOk) {
-    say("%s%s", error.text, hint_line(code));
-    return 1;
-  }
-  Node agent(options, &journal, signals);
-  int code = agent.attend();
-  device::journal_close(&journal);
+  Node agent(options, signals);
+  agent.attend();
   // Destructors of this process and of NVML must not run beside a thread that is still in there.
-  if (agent.hangs()) _exit(code);
-  return code;
+  if (agent.hangs()) _exit(0);
+  return 0;
 }
 
 }  // namespace powerccl::agent

@@ -4,8 +4,8 @@
 
 namespace powerccl::agent {
 
-// The agent's life on one node, from `ready` to the last rank's end. Returns the exit code: 0, or 1 when the run folder
-// cannot be used or a clock stays locked.
+// The agent's life on one node, from `ready` to the end of its input. Returns the exit code: 0, or 1 when the run
+// folder cannot be used.
 int attend_node(const Options& options);
 
 }  // namespace powerccl::agent

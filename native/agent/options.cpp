@@ -14,12 +14,11 @@ std::string sysfs_root() {
 std::optional<int> parse_options(int argc, const char* const* argv, Options* options) {
   CLI::App app(
       "Samples power, energy and clocks of this node's GPUs into DIR/power-<host>.csv, and energy\n"
-      "and time of its processors into DIR/cpu-<host>.csv. Restores core clocks that an MPI rank\n"
-      "left lowered when it died. `powerccl run` starts one agent per node. The agent prints\n"
-      "`ready`, and runs until stdin ends, or SIGTERM unless that was blocked when it started.\n"
-      "It then stays until no rank lives that may lower a clock.",
+      "and time of its processors into DIR/cpu-<host>.csv. `powerccl run` starts one agent per\n"
+      "node. The agent prints `ready`, and runs until stdin ends, or SIGTERM unless that was\n"
+      "blocked when it started.",
       "powerccl-agent");
-  app.add_option("--run-folder", options->run_folder, "folder of samples and clock journal")
+  app.add_option("--run-folder", options->run_folder, "folder of samples")
       ->envname("POWERCCL_RUN_FOLDER")
       ->required()
       ->type_name("DIR");
@@ -29,11 +28,9 @@ std::optional<int> parse_options(int argc, const char* const* argv, Options* opt
       ->capture_default_str();
   app.add_option("--job-environment", options->job_environment, "what says which GPUs the job sees, for the power file")
       ->type_name("JSON");
-  app.add_flag_callback("--no-sample", [options] { options->sample = false; }, "take no samples, only restore clocks");
-  app.add_flag("--restore-all", options->restore_all, "restore cores that dead processes left lowered, and end");
-  app.footer(
-      "Run --restore-all by hand, on the node, after its container or its agent was killed.\n\n"
-      "exit codes: 0 success; 1 a fault, or a clock could not be restored; 2 wrong usage");
+  app.add_flag_callback(
+      "--no-sample", [options] { options->sample = false; }, "take no samples, only watch the job's processes");
+  app.footer("exit codes: 0 success; 1 a fault; 2 wrong usage");
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {

@@ -11,7 +11,6 @@ struct Options {
   int64_t interval_ns = 20'000'000;
   bool sample = true;
   std::string job_environment;  // written into the head of the power file
-  bool restore_all = false;
 };
 
 // Where sysfs is: POWERCCL_SYSFS, or /sys.

@@ -162,7 +162,6 @@ constexpr const char* kKernelEvents[] = {"auto", "all", "none"};
 constexpr const char* kMpiModes[] = {"auto", "published", "observe", "off"};
 constexpr const char* kMpiMethods[] = {"auto", "umwait", "mwaitx", "sleep", "spin"};
 constexpr const char* kMpiCollectives[] = {"node", "all", "none"};
-constexpr const char* kMpiCpuClock[] = {"0", "1", "lease"};
 
 }  // namespace
 
@@ -185,9 +184,6 @@ void read_mpi_environment(MpiEnvironment* environment) {
       choice(Variable::POWERCCL_MPI_METHOD, kMpiMethods, 5, "it is one of auto, umwait, mwaitx, sleep and spin"));
   environment->collectives = static_cast<MpiCollectives>(
       choice(Variable::POWERCCL_MPI_COLLECTIVES, kMpiCollectives, 3, "it is one of node, all and none"));
-  environment->cpu_clock = static_cast<MpiCpuClock>(
-      choice(Variable::POWERCCL_MPI_CPU_CLOCK, kMpiCpuClock, 3, "it is one of 0, 1 and lease"));
-  path(Variable::POWERCCL_SYSFS, environment->sysfs);
 }
 
 void read_chain_environment(ChainEnvironment* environment) {

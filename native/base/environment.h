@@ -39,16 +39,12 @@ struct Environment {
 enum class WaitWish : uint8_t { kAuto, kUmwait, kMwaitx, kSleep, kSpin };
 enum class MpiMode { kAuto, kPublished, kObserve, kOff };
 enum class MpiCollectives { kNode, kAll, kNone };
-// Who lowers the cores of waiting ranks: nobody, the rank where it may and else powerccld, or powerccld only.
-enum class MpiCpuClock { kOff, kOn, kLease };
 
 struct MpiEnvironment {
   MpiMode mode = MpiMode::kAuto;
   double budget_percent = 1.0;
   WaitWish method = WaitWish::kAuto;
   MpiCollectives collectives = MpiCollectives::kNode;
-  MpiCpuClock cpu_clock = MpiCpuClock::kOff;
-  char sysfs[PATH_MAX] = "";
 };
 
 // What NCCL's tuner goes by; `table` is the environment's own text.

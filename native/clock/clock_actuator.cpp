@@ -25,16 +25,6 @@ void ClockActuator::look() {
   if (asleep_.load(std::memory_order_seq_cst)) futex_wake_all(&bell_);
 }
 
-void ClockActuator::look_for_default(uint64_t call_id, uint64_t asked_ns) {
-  if (client_.hurry != nullptr && applied_mhz_.load(std::memory_order_acquire) != 0) {
-    hurried_call_.store(call_id, std::memory_order_relaxed);
-    hurried_ns_.store(asked_ns, std::memory_order_relaxed);
-    hurried_.store(true, std::memory_order_seq_cst);
-    client_.hurry(client_.self);
-  }
-  look();
-}
-
 bool ClockActuator::settle(uint64_t timeout_ns) {
   if (!started_) return true;
   const uint64_t deadline = monotonic_ns() + timeout_ns;
@@ -90,11 +80,6 @@ void ClockActuator::work() {
     const bool stopping = stopping_.load(std::memory_order_seq_cst);
     const uint32_t applied = applied_mhz_.load(std::memory_order_relaxed);
     uint64_t sleep_ns = kLongSleepNs;
-    // Another clock may be wanted by now, but what is set is no longer known before it is reset here too.
-    if (hurried_.exchange(false, std::memory_order_seq_cst) && applied != 0) {
-      carry_out(0, {hurried_call_.load(std::memory_order_relaxed), hurried_ns_.load(std::memory_order_relaxed)}, 0);
-      continue;
-    }
     const bool settling = !settled_.load(std::memory_order_relaxed);
     if (!settling && !stopping && !failed()) {
       sleep_ns = follow(applied);

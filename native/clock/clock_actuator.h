@@ -30,10 +30,6 @@ class ClockActuator {
   // Something happened that the policy was told of: the clock thread asks it again.
   void look();
 
-  // The same where the policy has come to want the default clock, because `call_id` is over. A client that can is asked
-  // for it this moment, past the clock thread. Never waits.
-  void look_for_default(uint64_t call_id, uint64_t asked_ns);
-
   // Whether the device has refused a request; then nothing more is asked of it but a last reset.
   bool failed() const { return failed_.load(std::memory_order_relaxed); }
 
@@ -68,10 +64,8 @@ class ClockActuator {
 
   std::atomic<uint32_t> bell_{0};
   std::atomic<bool> asleep_{false}, stopping_{false}, failed_{false};
-  std::atomic<uint32_t> applied_mhz_{0};                   // what is set, or may be; 0: the default
-  std::atomic<bool> settled_{true};                        // false while somebody waits in settle()
-  std::atomic<bool> hurried_{false};                       // the default was asked for already, past the clock thread
-  std::atomic<uint64_t> hurried_call_{0}, hurried_ns_{0};  // because of which
+  std::atomic<uint32_t> applied_mhz_{0};  // what is set, or may be; 0: the default
+  std::atomic<bool> settled_{true};       // false while somebody waits in settle()
   std::atomic<bool> reset_refused_{false};
   std::atomic<uint32_t> settled_bell_{0};
   std::atomic<uint64_t> switches_{0};

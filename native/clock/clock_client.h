@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Who carries out a change of clock. `dry` is here, `lease` is in lease_client.h. A client belongs to one GPU or core,
-// and is used by its clock thread alone.
+// Who carries out a change of clock. `dry` is here, `lease` is in lease_client.h. A client belongs to one GPU, and
+// is used by its clock thread alone.
 #ifndef POWERCCL_CLOCK_CLOCK_CLIENT_H
 #define POWERCCL_CLOCK_CLOCK_CLIENT_H
 #include <stdint.h>
@@ -34,9 +34,6 @@ struct ClockClient {
   // How long the granter would make a set to that clock wait, its rate being limited. A wish is kept back so long: what
   // is wished for meanwhile, the default above all, must not queue behind it.
   uint64_t (*delay)(void* self, uint32_t max_mhz) = nullptr;
-  // From any thread, and never waits: the default clock this moment. The clock thread asks for it as well, but may get
-  // its turn late where it is bound to the core of whoever wishes. Null: it comes early enough.
-  void (*hurry)(void* self) = nullptr;
   // Nothing more will be asked.
   void (*close)(void* self) = nullptr;
   bool dry = true;     // set and reset call nothing

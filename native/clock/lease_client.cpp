@@ -10,6 +10,7 @@
 namespace powerccl {
 namespace {
 
+constexpr uint64_t kMs = 1000000u;
 constexpr uint64_t kNeverNs = 3600ull * 1000000000u;
 
 // Of a daemon that is neither root nor this user, only a GPU is opened on its word.
@@ -27,7 +28,6 @@ int LeaseClient::open(const LeaseTerms& terms, ClockClient* client, char* text, 
     if (*each < ' ' || *each > '~') *each = '?';
   }
   copy_text(device_, sizeof(device_), terms.device);
-  thread_ = terms.thread;
   refused_ = 0;
   attempt_at_ns_ = 0;
   back_off_ns_ = kFirstBackOffNs;
@@ -39,7 +39,7 @@ int LeaseClient::open(const LeaseTerms& terms, ClockClient* client, char* text, 
     return kNotReachable;
   }
   copy_text(socket_path_, sizeof(socket_path_), terms.socket_path);
-  if (terms.at_once) attempt(monotonic_ns() + kAttemptNs);
+  attempt(monotonic_ns() + kAttemptNs);
   if (refused_ != 0) {
     copy_text(text, text_size, text_);
     *hint = hint_;
@@ -64,10 +64,6 @@ int LeaseClient::open(const LeaseTerms& terms, ClockClient* client, char* text, 
   client->delay = [](void* self, uint32_t max_mhz) { return static_cast<const LeaseClient*>(self)->delay(max_mhz); };
   client->close = [](void* self) { static_cast<LeaseClient*>(self)->close(); };
   client->dry = dry_;
-  if (thread_ != 0) {  // the clock thread has the same core
-    client->hurry = [](void* self) { static_cast<LeaseClient*>(self)->hurry(); };
-    client->read = nullptr;  // it would wake a core that waits
-  }
   return 0;
 }
 
@@ -76,11 +72,6 @@ int LeaseClient::set(uint32_t min_mhz, uint32_t max_mhz) {
   if (set_mhz_ == 0 || max_mhz <= set_mhz_) set_ns_ = monotonic_ns();  // up is not limited
   set_mhz_ = max_mhz;
   return request(POWERCCL_LEASE_SET, min_mhz, max_mhz, &answer);
-}
-
-void LeaseClient::take_interval(uint32_t ms) {
-  interval_ns_ = uint64_t{ms} * 1000000u;
-  if (thread_ != 0 && interval_ns_ < kCoreIntervalNs) interval_ns_ = kCoreIntervalNs;
 }
 
 uint64_t LeaseClient::delay(uint32_t max_mhz) const {
@@ -94,12 +85,6 @@ int LeaseClient::reset() {
   if (lease_ == 0) return 0;  // undone with the lease
   LeaseMessage answer = {};
   return request(POWERCCL_LEASE_SET, 0, 0, &answer);
-}
-
-void LeaseClient::hurry() {
-  powerccl_lease_set usual = {};
-  usual.lease = lease_.load(std::memory_order_relaxed);
-  if (usual.lease != 0) connection_.try_send(&usual.header, POWERCCL_LEASE_SET, sizeof(usual));
 }
 
 int LeaseClient::read(uint32_t* mhz) {
@@ -186,13 +171,13 @@ int LeaseClient::attempt(uint64_t deadline_ns) {
     return lose(answer.reply.status, &answer.reply);
   }
   if (answer.welcome.status != 0) return lose(answer.welcome.status);
-  heartbeat_ns_ = uint64_t{answer.welcome.heartbeat_ms} * 1000000u;
-  take_interval(thread_ != 0 ? answer.welcome.core_interval_ms : answer.welcome.gpu_interval_ms);
+  heartbeat_ns_ = answer.welcome.heartbeat_ms * kMs;
+  interval_ns_ = answer.welcome.gpu_interval_ms * kMs;
   dry_ = (answer.welcome.flags & POWERCCL_LEASE_DRY) != 0;
   code = acquire(deadline_ns, &answer);
   if (code != 0) return code;
   lease_ = answer.reply.lease;
-  if (answer.reply.interval_ms != 0) take_interval(answer.reply.interval_ms);
+  if (answer.reply.interval_ms != 0) interval_ns_ = answer.reply.interval_ms * kMs;
   ++grants_;
   return 0;
 }
@@ -200,7 +185,6 @@ int LeaseClient::attempt(uint64_t deadline_ns) {
 int LeaseClient::acquire(uint64_t deadline_ns, LeaseMessage* answer) {
   powerccl_lease_acquire wanted = {};
   copy_text(wanted.device, sizeof(wanted.device), device_);
-  wanted.thread = thread_;
   wanted.flags = POWERCCL_LEASE_SHARED;  // another job of the same user may be on it
   int code = ask(&wanted.header, POWERCCL_LEASE_ACQUIRE, sizeof(wanted), -1, deadline_ns, answer);
   if (code != 0) return code;
@@ -234,7 +218,7 @@ int LeaseClient::request(powerccl_lease_type type, uint32_t min_mhz, uint32_t ma
   if (answer->header.type != POWERCCL_LEASE_REPLY) return lose(kNonsense);
   const int status = answer->reply.status;
   // It follows how many share the device.
-  if (status == POWERCCL_LEASE_OK && answer->reply.interval_ms != 0) take_interval(answer->reply.interval_ms);
+  if (status == POWERCCL_LEASE_OK && answer->reply.interval_ms != 0) interval_ns_ = answer->reply.interval_ms * kMs;
   if (status == POWERCCL_LEASE_OK || status == POWERCCL_LEASE_SUPERSEDED) return 0;
   if (status < 0) return lose(status, &answer->reply);
   explain(status, &answer->reply, nullptr);

@@ -6,8 +6,6 @@
 #define POWERCCL_CLOCK_LEASE_CLIENT_H
 #include <stdint.h>
 
-#include <atomic>
-
 #include "clock/clock_client.h"
 #include "clock/lease_connection.h"
 
@@ -16,14 +14,12 @@ namespace powerccl {
 struct LeaseTerms {
   const char* socket_path = "";
   const char* run = "";     // what others are told when they ask who has the device
-  const char* device = "";  // a GPU's UUID or PCI bus id, or a core ("cpu3")
-  uint32_t thread = 0;      // of a core: the thread that is bound to it; 0: a GPU
-  bool at_once = true;      // open() makes the first attempt; false: the clock thread does
+  const char* device = "";  // a GPU's UUID or PCI bus id
   bool speaks = true;       // says what all ranks of the host would say alike
   bool debug = false;       // also says when a lease is back
 };
 
-// One device's. After open(), the clock thread's alone but for ClockClient::hurry and forget().
+// One device's. After open(), the clock thread's alone but for forget().
 class LeaseClient {
  public:
   static constexpr uint64_t kAttemptNs = 200000000u;       // for all of getting a lease
@@ -31,9 +27,6 @@ class LeaseClient {
   static constexpr uint64_t kReleaseNs = 100000000u;       // for a release
   static constexpr uint64_t kFirstBackOffNs = 100000000u;  // before the next attempt; doubles up to
   static constexpr uint64_t kLastBackOffNs = 5000000000u;
-  // Between two clocks of a core, of whatever the daemon says: waits come by the hundred a second, and the requests
-  // that a daemon takes of one connection are limited.
-  static constexpr uint64_t kCoreIntervalNs = 20000000u;
   static constexpr uint64_t kLookNs = 1000000000u;  // how soon, at the latest, the end of a lease is noticed
 
   // What stands in CLOCK records beside powerccl_lease_status and kClockNotNow.
@@ -59,7 +52,6 @@ class LeaseClient {
   int set(uint32_t min_mhz, uint32_t max_mhz);
   int reset();
   int read(uint32_t* mhz);
-  void hurry();
   uint64_t tick();
   uint64_t delay(uint32_t max_mhz) const;
   void close();
@@ -73,7 +65,6 @@ class LeaseClient {
 
   Heard hear(uint64_t serial, uint64_t deadline_ns, LeaseMessage* message);
   uint64_t until_attempt_ns() const;
-  void take_interval(uint32_t ms);
 
   // lease_outcomes.cpp
   int lose(int status, const powerccl_lease_reply* reply = nullptr, const char* detail = nullptr);
@@ -82,12 +73,11 @@ class LeaseClient {
 
   LeaseConnection connection_;
   char socket_path_[108] = "", run_[64] = "", device_[48] = "";
-  uint32_t thread_ = 0;
   bool speaks_ = true, debug_ = false, dry_ = false;
 
-  std::atomic<uint64_t> lease_{0};  // 0: none
-  uint64_t grants_ = 0;             // leases there have been
-  int refused_ = 0;                 // for good; 0: not
+  uint64_t lease_ = 0;   // 0: none
+  uint64_t grants_ = 0;  // leases there have been
+  int refused_ = 0;      // for good; 0: not
   uint64_t heartbeat_ns_ = 0;
   uint64_t interval_ns_ = 0;    // the daemon's least time between two clocks
   uint64_t set_ns_ = 0;         // when a lower one was asked for last

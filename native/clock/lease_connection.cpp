@@ -61,36 +61,24 @@ int LeaseConnection::open(const char* path) {
     ::close(descriptor);
     return error;
   }
-  SpinGuard guard(lock_);
   inode_ = status.st_ino;
-  serial_.store(0, std::memory_order_relaxed);
-  descriptor_.store(descriptor, std::memory_order_relaxed);
+  serial_ = 0;
+  descriptor_ = descriptor;
   return 0;
 }
 
-bool LeaseConnection::is_ours(int descriptor) const {
+bool LeaseConnection::is_ours() const {
   struct stat status;
-  return descriptor >= 0 && status_of_file(descriptor, &status) == 0 && S_ISSOCK(status.st_mode) &&
+  return descriptor_ >= 0 && status_of_file(descriptor_, &status) == 0 && S_ISSOCK(status.st_mode) &&
          status.st_ino == inode_;
 }
 
 int LeaseConnection::send(powerccl_lease_header* message, powerccl_lease_type type, uint32_t size, int file) {
-  SpinGuard guard(lock_);
-  return send_locked(message, type, size, file);
-}
-
-void LeaseConnection::try_send(powerccl_lease_header* message, powerccl_lease_type type, uint32_t size) {
-  if (!lock_.try_lock()) return;
-  if (is_open()) send_locked(message, type, size, -1);
-  lock_.unlock();
-}
-
-int LeaseConnection::send_locked(powerccl_lease_header* message, powerccl_lease_type type, uint32_t size, int file) {
   message->magic = POWERCCL_LEASE_MAGIC;
   message->version = POWERCCL_LEASE_VERSION;
   message->type = static_cast<uint16_t>(type);
   message->size = size;
-  message->serial = serial_.fetch_add(1, std::memory_order_relaxed) + 1;
+  message->serial = ++serial_;
   iovec part = {message, size};
   msghdr envelope = {};
   envelope.msg_iov = &part;
@@ -105,21 +93,19 @@ int LeaseConnection::send_locked(powerccl_lease_header* message, powerccl_lease_
     attached->cmsg_len = CMSG_LEN(sizeof(int));
     memcpy(CMSG_DATA(attached), &file, sizeof(file));
   }
-  const int descriptor = descriptor_.load(std::memory_order_relaxed);
-  if (!is_ours(descriptor)) return EBADF;
+  if (!is_ours()) return EBADF;
   for (;;) {
-    if (sendmsg(descriptor, &envelope, MSG_NOSIGNAL | MSG_DONTWAIT) >= 0) return 0;
+    if (sendmsg(descriptor_, &envelope, MSG_NOSIGNAL | MSG_DONTWAIT) >= 0) return 0;
     if (errno != EINTR) return errno;
   }
 }
 
 LeaseConnection::Got LeaseConnection::receive(LeaseMessage* message, uint64_t deadline_ns) {
-  const int descriptor = descriptor_.load(std::memory_order_relaxed);
   for (;;) {
-    if (!is_ours(descriptor)) return Got::kGone;
+    if (!is_ours()) return Got::kGone;
     // MSG_TRUNC: the length that was sent, so that a message too long is not taken for its beginning. Files that came
     // along have nowhere to go and are closed by the kernel.
-    const ssize_t length = recv(descriptor, message, sizeof(*message), MSG_DONTWAIT | MSG_TRUNC);
+    const ssize_t length = recv(descriptor_, message, sizeof(*message), MSG_DONTWAIT | MSG_TRUNC);
     if (length == 0) return Got::kGone;
     if (length > 0) return check(*message, static_cast<size_t>(length));
     if (errno != EAGAIN && errno != EWOULDBLOCK && errno != EINTR) return Got::kGone;
@@ -127,7 +113,7 @@ LeaseConnection::Got LeaseConnection::receive(LeaseMessage* message, uint64_t de
     if (now >= deadline_ns) return Got::kNothing;
     const uint64_t left_ns = deadline_ns - now;
     timespec left{static_cast<time_t>(left_ns / 1000000000u), static_cast<long>(left_ns % 1000000000u)};
-    pollfd waited = {descriptor, POLLIN, 0};
+    pollfd waited = {descriptor_, POLLIN, 0};
     // By number: libfaketime changes how long libc's function waits.
     syscall(SYS_ppoll, &waited, 1, &left, nullptr, 0);
   }
@@ -136,22 +122,19 @@ LeaseConnection::Got LeaseConnection::receive(LeaseMessage* message, uint64_t de
 bool LeaseConnection::trusted() const {
   ucred peer = {};
   socklen_t size = sizeof(peer);
-  if (!is_ours(descriptor_.load(std::memory_order_relaxed))) return false;
-  if (getsockopt(descriptor_.load(std::memory_order_relaxed), SOL_SOCKET, SO_PEERCRED, &peer, &size) != 0) return false;
+  if (!is_ours()) return false;
+  if (getsockopt(descriptor_, SOL_SOCKET, SO_PEERCRED, &peer, &size) != 0) return false;
   return peer.uid == 0 || peer.uid == geteuid();
 }
 
 void LeaseConnection::close() {
-  SpinGuard guard(lock_);
-  const int descriptor = descriptor_.exchange(-1, std::memory_order_relaxed);
-  if (!is_ours(descriptor)) return;
-  shutdown(descriptor, SHUT_RDWR);
-  ::close(descriptor);
+  if (is_ours()) shutdown(descriptor_, SHUT_RDWR);
+  forget();
 }
 
 void LeaseConnection::forget() {
-  const int descriptor = descriptor_.exchange(-1, std::memory_order_relaxed);
-  if (is_ours(descriptor)) ::close(descriptor);
+  if (is_ours()) ::close(descriptor_);
+  descriptor_ = -1;
 }
 
 }  // namespace powerccl

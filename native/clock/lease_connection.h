@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // One connection to powerccld: whole messages (abi/lease.h) out and in. Nothing here waits longer than it is told to,
-// and what comes in is checked before anybody reads it. One thread's but for try_send() and forget().
+// and what comes in is checked before anybody reads it. One thread's but for forget().
 //
 // The job may close the descriptor and be given its number again, so before each use the socket is shown to be this
 // one. Where it is not, the connection is over, and whatever the number means now is left alone.
@@ -8,10 +8,7 @@
 #define POWERCCL_CLOCK_LEASE_CONNECTION_H
 #include <stdint.h>
 
-#include <atomic>
-
 #include "abi/lease.h"
-#include "base/basics.h"
 
 namespace powerccl {
 
@@ -33,15 +30,12 @@ class LeaseConnection {
 
   // 0 or an errno value, at once: EAGAIN where too many wait to be accepted already.
   int open(const char* path);
-  bool is_open() const { return descriptor_.load(std::memory_order_relaxed) >= 0; }
 
   // Fills in the header and sends the message, with `file` unless it is -1. 0 or an errno value, at once: EAGAIN where
   // the daemon has not read what it was sent before.
   int send(powerccl_lease_header* message, powerccl_lease_type type, uint32_t size, int file = -1);
-  // The same from any thread, without a file. Of no effect where the connection's own thread is at it this moment.
-  void try_send(powerccl_lease_header* message, powerccl_lease_type type, uint32_t size);
   // The serial of what was sent last.
-  uint64_t serial() const { return serial_.load(std::memory_order_relaxed); }
+  uint64_t serial() const { return serial_; }
 
   // Waits until `deadline_ns` (CLOCK_MONOTONIC), not at all where that has passed.
   Got receive(LeaseMessage* message, uint64_t deadline_ns);
@@ -55,13 +49,11 @@ class LeaseConnection {
   void forget();
 
  private:
-  bool is_ours(int descriptor) const;
-  int send_locked(powerccl_lease_header* message, powerccl_lease_type type, uint32_t size, int file);
+  bool is_ours() const;
 
-  SpinLock lock_;  // of serial numbers, which must arrive in order, and of the descriptor's number
-  std::atomic<int> descriptor_{-1};
+  int descriptor_ = -1;
   uint64_t inode_ = 0;  // of the socket: no two live at a time with one number
-  std::atomic<uint64_t> serial_{0};
+  uint64_t serial_ = 0;
 };
 
 }  // namespace powerccl

@@ -11,7 +11,6 @@ namespace {
 
 constexpr char kAgain[] = "the job continues at the default clock and asks again until it has a lease";
 constexpr int kNoPermission = 4;  // NVML_ERROR_NO_PERMISSION
-constexpr char kCores[] = "ask the administrator to allow it: core.leases = true in /etc/powerccl/powerccld.toml";
 constexpr char kAdministrator[] = "ask the machine's administrator (/etc/powerccl), or use POWERCCL_CLOCKS=dry";
 
 struct Outcome {
@@ -63,7 +62,6 @@ void LeaseClient::explain(int status, const powerccl_lease_reply* reply, const c
   const Outcome* outcome = outcome_of(status);
   const char* theirs = reply != nullptr ? reply->text : "";
   hint_ = outcome != nullptr ? outcome->hint : kAgain;
-  if (status == POWERCCL_LEASE_NO_DEVICE && thread_ != 0) hint_ = kCores;
   if (status == kNotReachable) {
     snprintf(text_, sizeof(text_), "cannot connect to powerccld at %s (%s)", socket_path_, detail);
   } else if (status == kNoFile) {

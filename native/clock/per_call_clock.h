@@ -29,7 +29,7 @@ class PerCallClock {
   // `call` is the one whose end this is; it stands in the CLOCK record of the reset.
   void release(uint32_t holds, uint64_t call) {
     const uint64_t now = monotonic_ns();
-    if (policy_.release(holds, call, now)) actuator_.look_for_default(call, now);
+    if (policy_.release(holds, call, now)) actuator_.look();
   }
 
  private:

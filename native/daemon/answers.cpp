@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Answers of many messages. Each message is made when the one before it has left: whoever asks and does not read costs
-// the daemon a few bytes.
+// The status, an answer of many messages. Each message is made when the one before it has left: whoever asks and does
+// not read costs the daemon a few bytes.
 #include <algorithm>
 #include <utility>
 
@@ -16,8 +16,6 @@ constexpr int64_t kStatusPatienceNs = 500'000'000;
 constexpr int kPartsATurn = 64;  // then it is somebody else's
 
 }  // namespace
-
-// ---- Status
 
 void Server::query_status(SessionId id, Session* session, uint64_t serial, int64_t now) {
   session->awaits_status = true;
@@ -35,20 +33,16 @@ void Server::begin_round(int64_t now) {
   round_.deadline_ns = now + kStatusPatienceNs;
   round_.missing = 0;
   round_.clocks.assign(table_.size(), 0);
-  size_t device = 0;
-  for (size_t driver = 0; driver < drivers_.size(); ++driver) {
-    for (size_t index = 0; index < drivers_[driver]->about().size(); ++index, ++device) {
-      if (round_.reading[device]) continue;
-      round_.reading[device] = true;
-      ++round_.missing;
-      Job job;
-      job.kind = Job::kRead;
-      job.device = device;
-      job.index = index;
-      job.session = kQuerySession;
-      job.serial = round_.number;
-      enqueue(driver, std::move(job));
-    }
+  for (size_t device = 0; device < table_.size(); ++device) {
+    if (round_.reading[device]) continue;
+    round_.reading[device] = true;
+    ++round_.missing;
+    Job job;
+    job.kind = Job::kRead;
+    job.device = device;
+    job.session = kQuerySession;
+    job.serial = round_.number;
+    enqueue(std::move(job));
   }
   if (round_.missing == 0) end_round();
 }
@@ -67,12 +61,13 @@ void Server::end_round() {
     Session* session = find(id);
     if (session == nullptr) continue;
     session->awaits_status = false;
-    begin_answer(id, session, {serial, 0, clocks, ""});
+    session->answer = StatusAnswer{serial, 0, clocks};
+    go_on(id, session);
     if (!session->paused) watch_session(id, *session);
   }
 }
 
-Bytes Server::device_part(const Session& session, const Long& answer, size_t number) const {
+Bytes Server::device_part(const Session& session, const StatusAnswer& answer, size_t number) const {
   const uid_t uid = session.connection->peer().uid;
   const DeviceView view = table_.view(number);
   powerccl_lease_device device{};
@@ -98,22 +93,33 @@ Bytes Server::device_part(const Session& session, const Long& answer, size_t num
   return encode_device(answer.serial, device);
 }
 
-// ---- Metrics
-
-void Server::answer_metrics(SessionId id, Session* session, uint64_t serial, int64_t now) {
-  Long answer;
-  answer.serial = serial;
-  answer.page = metrics();
-  const size_t bytes = answer.page.size();
-  if (!session->connection->budget()->take(bytes)) {
-    closing_.emplace_back(id, Ending::kGone);
-    return;
-  }
-  charge(session, 1 + static_cast<double>(bytes) / POWERCCL_LEASE_CHUNK_BYTES, now);
-  begin_answer(id, session, std::move(answer));
+Bytes Server::totals_part(uint64_t serial) const {
+  const Counters& counters = table_.counters();
+  const auto ended = [&](Ending ending) { return counters.ended[static_cast<int>(ending)]; };
+  powerccl_lease_totals totals{};
+  totals.sessions = sessions_.size();
+  totals.requests = tally_.requests;
+  totals.foreign = tally_.foreign;
+  totals.bad = tally_.nonsense;
+  totals.replayed = tally_.replayed;
+  totals.turned_away = tally_.turned_away;
+  totals.delays = tally_.delayed;
+  totals.granted = counters.granted;
+  totals.refused = counters.refused;
+  totals.released = ended(Ending::kReleased);
+  totals.gone = ended(Ending::kGone);
+  totals.missed = ended(Ending::kMissed);
+  totals.revoked = ended(Ending::kRevoked);
+  totals.stopping = ended(Ending::kStopping);
+  totals.changes = counters.changes;
+  totals.superseded = counters.superseded;
+  totals.clamped = counters.clamped;
+  totals.restores = counters.restores;
+  totals.driver_failures = counters.driver_failures;
+  totals.restore_failures = counters.restore_failures;
+  totals.driver_us = counters.driver_us;
+  return encode_totals(serial, totals);
 }
-
-// ---- Any
 
 // All sessions of a user together have as much work done as one may have requests: past it each is read later.
 void Server::charge(Session* session, double messages, int64_t now) const {
@@ -124,36 +130,24 @@ void Server::charge(Session* session, double messages, int64_t now) const {
   if (user.work < 0) session->not_before_ns = now + static_cast<int64_t>(-user.work / rate * 1e9);
 }
 
-void Server::begin_answer(SessionId id, Session* session, Long answer) {
-  session->answer = std::move(answer);
-  go_on(id, session);
-}
-
 void Server::go_on(SessionId id, Session* session) {
   Connection& connection = *session->connection;
   for (int part = 0; part < kPartsATurn && session->answer && !connection.has_unsent(); ++part) {
-    if (!connection.send(next_part(session, &*session->answer))) {
+    if (!connection.send(next_part(session))) {
       closing_.emplace_back(id, Ending::kGone);
       return;
     }
   }
 }
 
-Bytes Server::next_part(Session* session, Long* answer) {
-  if (answer->clocks != nullptr && answer->next < table_.size()) return device_part(*session, *answer, answer->next++);
-  if (answer->next < answer->page.size()) {
-    const size_t from = std::exchange(answer->next, answer->next + POWERCCL_LEASE_CHUNK_BYTES);
-    return encode_chunk(answer->serial, std::string_view(answer->page).substr(from, POWERCCL_LEASE_CHUNK_BYTES));
-  }
-  const uint64_t serial = answer->serial;
-  end_answer(session);
-  return encode_answer(serial, Answer{});
-}
-
-void Server::end_answer(Session* session) {
-  if (!session->answer) return;
-  session->connection->budget()->give_back(session->answer->page.size());
+Bytes Server::next_part(Session* session) {
+  StatusAnswer& answer = *session->answer;
+  const size_t part = answer.next++;
+  if (part < table_.size()) return device_part(*session, answer, part);
+  if (part == table_.size()) return totals_part(answer.serial);
+  const uint64_t serial = answer.serial;
   session->answer.reset();
+  return encode_answer(serial, Answer{});
 }
 
 }  // namespace powerccl::daemon

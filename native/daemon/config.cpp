@@ -220,7 +220,6 @@ void read_meanings(Config* config, Reader* reader) {
   check("gpu", "device_files", device_files_fault(config->gpu_device_files));
   check("socket", "path", socket_path_fault(config->socket_path));
   check("state", "file", path_fault(config->state_file));
-  if (!config->metrics_file.empty()) check("metrics", "file", path_fault(config->metrics_file));
 }
 
 }  // namespace

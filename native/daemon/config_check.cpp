@@ -30,8 +30,8 @@ class Checker {
     faults_->push_back(key + ": " + path + " " + why);
   }
 
-  // The folder that a file of the daemon's lies in. `alone`: whoever may replace files there could take its place.
-  bool folder(const std::string& key, const std::string& path, bool alone) {
+  // The folder that a file of the daemon's lies in. Whoever may replace files there could take its place.
+  bool folder(const std::string& key, const std::string& path) {
     const std::string folder = folder_of(path);
     struct stat about{};
     if (stat(folder.c_str(), &about) != 0)
@@ -40,22 +40,22 @@ class Checker {
       wrong(key, path, "cannot be created: " + folder + " is not a folder");
     else if (faccessat(AT_FDCWD, folder.c_str(), W_OK | X_OK, AT_EACCESS) != 0)
       wrong(key, path, "cannot be created: its folder " + folder + ": " + std::strerror(errno));
-    else if (alone && (about.st_mode & S_IWOTH) != 0 && (about.st_mode & S_ISVTX) == 0)
+    else if ((about.st_mode & S_IWOTH) != 0 && (about.st_mode & S_ISVTX) == 0)
       wrong(key, path, "is not safe: all users may replace files in " + folder);
-    else if (alone && about.st_uid != 0 && about.st_uid != geteuid())
+    else if (about.st_uid != 0 && about.st_uid != geteuid())
       wrong(key, path, "is not safe: its folder " + folder + " is user " + std::to_string(about.st_uid) + "'s");
     else
       return true;
     return false;
   }
 
-  void regular_file(const std::string& key, const std::string& path, int access) {
+  void regular_file(const std::string& key, const std::string& path) {
     struct stat about{};
     if (lstat(path.c_str(), &about) != 0) {
       if (errno != ENOENT) wrong(key, path, std::string("cannot be looked at: ") + std::strerror(errno));
     } else if (!S_ISREG(about.st_mode)) {
       wrong(key, path, "exists and is not a regular file");
-    } else if (faccessat(AT_FDCWD, path.c_str(), access, AT_EACCESS) != 0) {
+    } else if (faccessat(AT_FDCWD, path.c_str(), R_OK | W_OK, AT_EACCESS) != 0) {
       wrong(key, path, std::string("cannot be opened: ") + std::strerror(errno));
     }
   }
@@ -74,7 +74,7 @@ bool may_give_to(gid_t group) {
 void check_socket(const Config& config, Checker* checker) {
   const std::string& path = config.socket_path;
   if (const std::string why = socket_path_fault(path); !why.empty()) return checker->wrong("socket.path", path, why);
-  if (!checker->folder("socket.path", path, true)) return;
+  if (!checker->folder("socket.path", path)) return;
   struct stat about{};
   if (lstat(path.c_str(), &about) == 0 && !S_ISSOCK(about.st_mode))
     checker->wrong("socket.path", path, "exists and is not a socket");
@@ -82,9 +82,10 @@ void check_socket(const Config& config, Checker* checker) {
     checker->wrong("socket.group", config.socket_group, "is none of this user's groups");
 }
 
-void check_file(const std::string& key, const std::string& path, bool alone, int access, Checker* checker) {
-  if (const std::string why = path_fault(path); !why.empty()) return checker->wrong(key, path, why);
-  if (checker->folder(key, path, alone)) checker->regular_file(key, path, access);
+void check_state_file(const Config& config, Checker* checker) {
+  const std::string& path = config.state_file;
+  if (const std::string why = path_fault(path); !why.empty()) return checker->wrong("state.file", path, why);
+  if (checker->folder("state.file", path)) checker->regular_file("state.file", path);
 }
 
 void check_device_files(const Config& config, Checker* checker) {
@@ -121,17 +122,10 @@ std::vector<std::string> check_config(const Config& config) {
   std::vector<std::string> faults;
   Checker checker(&faults);
   check_socket(config, &checker);
-  check_file("state.file", config.state_file, true, R_OK | W_OK, &checker);
-  if (!config.metrics_file.empty()) check_file("metrics.file", config.metrics_file, false, W_OK, &checker);
-  if (config.gpu_leases) check_device_files(config, &checker);
-  if (!config.gpu_leases && !config.core_leases)
-    faults.emplace_back("gpu.leases, core.leases: both are false, so there is nothing to lease");
+  check_state_file(config, &checker);
+  check_device_files(config, &checker);
   // Files that the daemon makes beside these.
-  const std::string socket = config.socket_path, state = config.state_file, metrics = config.metrics_file;
-  const std::string made[] = {socket, socket + ".lock", socket + kRootSuffix, state, state + ".new", state + ".bad"};
-  for (const std::string& name : made)
-    if (name == metrics || name == metrics + ".new")
-      faults.push_back("metrics.file: " + metrics + " is also another file of the daemon");
+  const std::string socket = config.socket_path, state = config.state_file;
   if (socket == state || socket + ".lock" == state || socket + kRootSuffix == state || socket == state + ".new" ||
       socket == state + ".bad")
     faults.push_back("state.file: " + state + " is also the socket or its lock");

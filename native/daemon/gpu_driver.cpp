@@ -101,7 +101,7 @@ Outcome GpuDriver::set(size_t index, uint32_t min_mhz, uint32_t max_mhz) {
   return outcome;
 }
 
-Outcome GpuDriver::restore(size_t index, const std::string&) {
+Outcome GpuDriver::restore(size_t index) {
   Outcome outcome;
   if (settings_.dry) return outcome;
   device::Error error;

@@ -15,19 +15,21 @@ struct GpuSettings {
   bool dry = false;
 };
 
-// All GPUs of the machine through NVML.
-class GpuDriver : public Driver {
+// All GPUs of the machine through NVML. Of its calls one is made at a time; about() may be called beside it.
+class GpuDriver {
  public:
-  ~GpuDriver() override;
+  GpuDriver() = default;
+  ~GpuDriver();
+  GpuDriver(const GpuDriver&) = delete;
+  GpuDriver& operator=(const GpuDriver&) = delete;
   // False with a reason: no NVML, or no right to set clocks.
   bool open(const GpuSettings& settings, std::string* reason);
   bool emulated() const { return emulated_; }
 
-  const std::vector<DeviceAbout>& about() const override { return about_; }
-  std::string mark_of(size_t index) override { return about_[index].device; }
-  Outcome set(size_t index, uint32_t min_mhz, uint32_t max_mhz) override;
-  Outcome restore(size_t index, const std::string& mark) override;
-  Outcome read(size_t index) override;
+  const std::vector<DeviceAbout>& about() const { return about_; }
+  Outcome set(size_t index, uint32_t min_mhz, uint32_t max_mhz);
+  Outcome restore(size_t index);
+  Outcome read(size_t index);
 
  private:
   void add(const char* uuid);

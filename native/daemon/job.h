@@ -2,19 +2,16 @@
 #pragma once
 #include <cstddef>
 #include <cstdint>
-#include <string>
 
 #include "daemon/driver.h"
 
 namespace powerccl::daemon {
 
-// One call of a driver.
+// One call of the driver.
 struct Job {
   enum Kind { kSet, kRestore, kRead } kind = kRead;
-  size_t device = 0;  // of the lease table
-  size_t index = 0;   // of the driver
+  size_t device = 0;
   uint32_t min_mhz = 0, max_mhz = 0;
-  std::string mark;  // of kRestore
   // Whom to answer, and with what beside the outcome; session 0: nobody.
   uint64_t session = 0, serial = 0, lease = 0;
   uint32_t flags = 0, interval_ms = 0;

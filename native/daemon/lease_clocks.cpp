@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The lease table's clocks: what is to be set and restored, and what comes of it.
 #include <algorithm>
-#include <cerrno>
 #include <cstring>
 
 #include "daemon/lease_table.h"
@@ -25,9 +24,9 @@ int64_t retry_after(int failures) {
 
 // ---- Restoring
 
-void LeaseTable::restore(size_t number, const std::string& mark, int64_t now_ns) {
+void LeaseTable::restore(size_t number, bool marked, int64_t now_ns) {
   Device& device = devices_[number];
-  if (!mark.empty()) device.mark = mark;
+  device.marked = device.marked || marked;
   device.changed = true;
   device.restore_due = true;
   device.retry_ns = 0;
@@ -36,7 +35,7 @@ void LeaseTable::restore(size_t number, const std::string& mark, int64_t now_ns)
 }
 
 void LeaseTable::restore_all(int64_t now_ns) {
-  for (size_t i = 0; i < devices_.size(); ++i) restore(i, "", now_ns);
+  for (size_t i = 0; i < devices_.size(); ++i) restore(i, false, now_ns);
 }
 
 bool LeaseTable::must_restore(const Device& device) const {
@@ -55,8 +54,8 @@ LeaseTable::Clocks LeaseTable::highest_wish(const Device& device) {
   return highest;
 }
 
-void LeaseTable::forget_wishes(Device* device, const Clocks& instead) {
-  if (device->sharing == Sharing::kNewest && device->waiting) return;  // its wish is everybody's
+void LeaseTable::forget_wishes(Device* device, const Clocks& instead) const {
+  if (sharing_ == Sharing::kNewest && device->waiting) return;  // its wish is everybody's
   for (Lease& lease : device->leases) {
     const bool waits = device->waiting && device->waiting->lease == lease.number;
     if (!waits && !lease.wish.is_default()) lease.wish = instead;
@@ -81,7 +80,7 @@ void LeaseTable::proceed(Device& device, int64_t now_ns) {
     if (now_ns >= device.retry_ns) {
       device.busy = true;
       device.settle_at_ns = 0;
-      actions_->enqueue(device.driver, job_of(device, Job::kRestore, {}, {}));
+      actions_->enqueue(job_of(device, Job::kRestore, {}, {}));
     }
     return;
   }
@@ -106,10 +105,8 @@ void LeaseTable::proceed(Device& device, int64_t now_ns) {
 void LeaseTable::start_set(Device& device, const Clocks& clocks, int64_t now_ns) {
   const Asker asker = device.waiting.value_or(Asker{});
   device.waiting.reset();
-  if (device.mark.empty()) {
-    const std::string mark = actions_->mark_of(device.driver, device.index);
-    const int error = mark.empty() ? ENODEV : actions_->mark(mark, device.leases.front().holder);
-    if (error != 0) {
+  if (!device.marked) {
+    if (const int error = actions_->mark(device.about->device, device.leases.front().holder); error != 0) {
       log_for(device.leases.front().holder.uid, Topic::kClocks, kError,
               "%s: cannot set the clock: cannot write its mark to the state file: %s", device.about->device.c_str(),
               std::strerror(error));
@@ -118,13 +115,13 @@ void LeaseTable::start_set(Device& device, const Clocks& clocks, int64_t now_ns)
       return refuse(asker.session, asker.serial, POWERCCL_LEASE_SYSTEM,
                     std::string("cannot write its mark to the state file: ") + std::strerror(error));
     }
-    device.mark = mark;
+    device.marked = true;
   }
   const bool rises = !device.clocks.is_default() && clocks.max_mhz > device.clocks.max_mhz;
-  if (!rises) device.allowed_ns = now_ns + device.interval_ns;
+  if (!rises) device.allowed_ns = now_ns + interval_ns_;
   device.busy = true;
   device.settle_at_ns = 0;
-  actions_->enqueue(device.driver, job_of(device, Job::kSet, clocks, asker));
+  actions_->enqueue(job_of(device, Job::kSet, clocks, asker));
 }
 
 void LeaseTable::start_restore(Device& device) {
@@ -132,17 +129,15 @@ void LeaseTable::start_restore(Device& device) {
   device.waiting.reset();
   device.busy = true;
   device.settle_at_ns = 0;
-  actions_->enqueue(device.driver, job_of(device, Job::kRestore, {}, asker));
+  actions_->enqueue(job_of(device, Job::kRestore, {}, asker));
 }
 
 Job LeaseTable::job_of(const Device& device, Job::Kind kind, const Clocks& clocks, const Asker& asker) const {
   Job job;
   job.kind = kind;
   job.device = number_of(device);
-  job.index = device.index;
   job.min_mhz = clocks.min_mhz;
   job.max_mhz = clocks.max_mhz;
-  if (kind == Job::kRestore) job.mark = device.mark;
   job.session = asker.session;
   job.serial = asker.serial;
   job.lease = asker.lease;
@@ -153,15 +148,15 @@ Job LeaseTable::job_of(const Device& device, Job::Kind kind, const Clocks& clock
 }
 
 void LeaseTable::forget_mark(Device& device) {
-  if (device.mark.empty()) return;
-  const int error = actions_->clear(device.mark);
+  if (!device.marked) return;
+  const int error = actions_->clear(device.about->device);
   if (error != 0) {
     // Harmless: it would be restored once more.
     log_for(0, Topic::kClocks, kWarning, "%s: cannot remove its mark from the state file: %s",
             device.about->device.c_str(), std::strerror(error));
     return;
   }
-  device.mark.clear();
+  device.marked = false;
 }
 
 void LeaseTable::call_done(const Done& done, int64_t now_ns) {
@@ -187,7 +182,7 @@ void LeaseTable::set_done(Device& device, const Job& job, const Outcome& outcome
     if (theirs) count_change(&device);
     ++counters_.changes;
     const bool arrived = outcome.now_mhz == 0 || (outcome.now_mhz >= job.min_mhz && outcome.now_mhz <= job.max_mhz);
-    if (!arrived && !device.leases.empty()) device.settle_at_ns = now_ns + device.settle_ns;
+    if (!arrived && !device.leases.empty()) device.settle_at_ns = now_ns + settle_ns_;
     if (theirs && job.session == 0) tell_wisher(device, outcome);
     log(kDebug, "%s: set to %u to %u MHz, reads %u MHz, %u us, reasons 0x%llx", device.about->device.c_str(),
         job.min_mhz, job.max_mhz, outcome.now_mhz, outcome.driver_us, static_cast<unsigned long long>(outcome.reasons));
@@ -217,9 +212,8 @@ void LeaseTable::restore_done(Device& device, const Outcome& outcome, int64_t no
     device.failures = 0;
     device.retry_ns = 0;
     ++counters_.restores;
-    // A GPU keeps its mark while it is leased: writing it takes as long as the rest of a request. A core's says what
-    // its default was, which may change.
-    if (device.leases.empty() || device.about->cpu >= 0) forget_mark(device);
+    // A GPU keeps its mark while it is leased: writing it takes as long as the rest of a request.
+    if (device.leases.empty()) forget_mark(device);
     log(kDebug, "%s: clock restored, %u us", device.about->device.c_str(), outcome.driver_us);
   } else {
     ++counters_.restore_failures;
@@ -268,7 +262,7 @@ void LeaseTable::advance(int64_t now_ns) {
     proceed(device, now_ns);
     if (device.settle_at_ns == 0 || now_ns < device.settle_at_ns) continue;
     device.settle_at_ns = 0;
-    actions_->enqueue(device.driver, job_of(device, Job::kRead, {}, {}));
+    actions_->enqueue(job_of(device, Job::kRead, {}, {}));
   }
 }
 

@@ -29,21 +29,18 @@ const char* text_of(Ending ending) {
   return "";
 }
 
-void LeaseTable::add_driver(const std::vector<DeviceAbout>& devices, int64_t interval_ns, int64_t settle_ns,
-                            Sharing sharing) {
-  for (size_t index = 0; index < devices.size(); ++index) {
+void LeaseTable::take_devices(const std::vector<DeviceAbout>& devices, int64_t interval_ns, int64_t settle_ns,
+                              Sharing sharing) {
+  interval_ns_ = interval_ns;
+  settle_ns_ = settle_ns;
+  sharing_ = sharing;
+  for (const DeviceAbout& about : devices) {
     Device device;
-    device.about = &devices[index];
-    device.driver = drivers_;
-    device.index = index;
-    device.interval_ns = interval_ns;
-    device.settle_ns = settle_ns;
-    device.sharing = sharing;
-    names_[devices[index].device] = devices_.size();
-    if (!devices[index].pci.empty()) names_[devices[index].pci] = devices_.size();
+    device.about = &about;
+    names_[about.device] = devices_.size();
+    if (!about.pci.empty()) names_[about.pci] = devices_.size();
     devices_.push_back(std::move(device));
   }
-  ++drivers_;
 }
 
 std::optional<size_t> LeaseTable::find(const std::string& name) const {
@@ -85,9 +82,9 @@ void LeaseTable::refuse(SessionId session, uint64_t serial, int32_t status, cons
   actions_->reply(session, serial, answer);
 }
 
-uint32_t LeaseTable::interval_ms(const Device& device) {
+uint32_t LeaseTable::interval_ms(const Device& device) const {
   const int64_t sharers = std::max<int64_t>(1, static_cast<int64_t>(device.leases.size()));
-  return static_cast<uint32_t>(std::min<int64_t>(device.interval_ns * sharers / kMs, UINT32_MAX));
+  return static_cast<uint32_t>(std::min<int64_t>(interval_ns_ * sharers / kMs, UINT32_MAX));
 }
 
 LeaseTable::Device* LeaseTable::leased(SessionId session, uint64_t number, Lease** lease) {
@@ -121,7 +118,7 @@ void LeaseTable::acquire(const Holder& holder, uint64_t serial, size_t number, i
   }
   if (!device.leases.empty()) {
     const Holder& first = device.leases.front().holder;
-    const bool together = device.sharing != Sharing::kNone && holder.shares && first.shares;
+    const bool together = sharing_ != Sharing::kNone && holder.shares && first.shares;
     if (!together || first.uid != holder.uid) {
       answer.status = POWERCCL_LEASE_HELD;
       answer.holder_pid = first.pid;
@@ -140,7 +137,7 @@ void LeaseTable::acquire(const Holder& holder, uint64_t serial, size_t number, i
   lease.holder = holder;
   lease.since_ns = now_ns;
   answer.lease = lease.number;
-  if (device.sharing == Sharing::kNewest && !device.leases.empty()) lease.wish = device.leases.front().wish;
+  if (sharing_ == Sharing::kNewest && !device.leases.empty()) lease.wish = device.leases.front().wish;
   device.warned = false;
   device.leases.push_back(std::move(lease));
   ++counters_.granted;
@@ -173,7 +170,7 @@ void LeaseTable::set(SessionId session, uint64_t serial, uint64_t number, uint32
   asker.flags = clamp(*device, &asker.wish);
   lease->wish = asker.wish;
   device->wisher = number;
-  if (device->sharing == Sharing::kNewest)
+  if (sharing_ == Sharing::kNewest)
     for (Lease& other : device->leases) other.wish = asker.wish;
   if (device->waiting) {
     Answer answer;
@@ -190,7 +187,7 @@ void LeaseTable::read(SessionId session, uint64_t serial, uint64_t number) {
   Lease* lease = nullptr;
   const Device* device = leased(session, number, &lease);
   if (device == nullptr) return refuse(session, serial, POWERCCL_LEASE_NONE, "this session has no such lease");
-  actions_->enqueue(device->driver, job_of(*device, Job::kRead, {}, {session, serial, number, 0, {}}));
+  actions_->enqueue(job_of(*device, Job::kRead, {}, {session, serial, number, 0, {}}));
 }
 
 void LeaseTable::release(SessionId session, uint64_t serial, uint64_t number, int64_t now_ns) {
@@ -231,7 +228,7 @@ void LeaseTable::drop(Device& device, size_t which, Ending ending, bool tell, in
     if (ending != Ending::kGone) actions_->reply(device.waiting->session, device.waiting->serial, late);
     device.waiting.reset();
   }
-  if (device.sharing == Sharing::kNewest && device.wisher == lease.number)
+  if (sharing_ == Sharing::kNewest && device.wisher == lease.number)
     for (Lease& other : device.leases) other.wish = {};
   if (device.leases.empty()) {
     // Put back even if somebody else has the device by then: the next holder does not start at this one's clock.

@@ -51,13 +51,12 @@ const char* text_of(Ending ending);
 class Actions {
  public:
   virtual ~Actions() = default;
-  // Puts a driver's call into its queue, for a thread to make (worker_pool.cpp). The outcome answers whoever the job
-  // names, and comes back as call_done(); the table itself answers what takes no job.
-  virtual void enqueue(size_t driver, Job job) = 0;
+  // Puts a call of the driver into its queue, for a thread to make (worker_pool.cpp). The outcome answers whoever the
+  // job names, and comes back as call_done(); the table itself answers what takes no job.
+  virtual void enqueue(Job job) = 0;
   // The state file; 0 or an errno.
-  virtual int mark(const std::string& mark, const Holder& holder) = 0;
-  virtual int clear(const std::string& mark) = 0;
-  virtual std::string mark_of(size_t driver, size_t index) = 0;
+  virtual int mark(const std::string& device, const Holder& holder) = 0;
+  virtual int clear(const std::string& device) = 0;
   virtual void reply(SessionId session, uint64_t serial, const Answer& answer) = 0;
   virtual void tell(SessionId session, uint16_t type, const Answer& answer) = 0;
   virtual uint64_t new_lease_number() = 0;
@@ -85,17 +84,17 @@ class LeaseTable {
  public:
   explicit LeaseTable(Actions* actions) : actions_(actions) {}
 
-  // Before anything else: the devices of a driver, and the least time between two clocks set on one of them.
-  void add_driver(const std::vector<DeviceAbout>& devices, int64_t interval_ns, int64_t settle_ns, Sharing sharing);
+  // Before anything else: the driver's devices, and the least time between two clocks set on one of them.
+  void take_devices(const std::vector<DeviceAbout>& devices, int64_t interval_ns, int64_t settle_ns, Sharing sharing);
   // The number of a device by one of its names.
   std::optional<size_t> find(const std::string& name) const;
   size_t size() const { return devices_.size(); }
   DeviceView view(size_t device) const;
   std::vector<Holder> holders(size_t device) const;
 
-  // A device that was left with another clock by an earlier daemon: `mark` is what the state file said. Its clock
-  // is restored now, and again until that succeeds.
-  void restore(size_t device, const std::string& mark, int64_t now_ns);
+  // A device that may have another clock, such as one that an earlier daemon left. Its clock is restored now, and again
+  // until that succeeds. `marked`: the state file has it.
+  void restore(size_t device, bool marked, int64_t now_ns);
   // The same for every device, whatever is known of it, held or not.
   void restore_all(int64_t now_ns);
 
@@ -145,15 +144,11 @@ class LeaseTable {
   };
   struct Device {
     const DeviceAbout* about = nullptr;
-    size_t driver = 0, index = 0;
-    int64_t interval_ns = 0, settle_ns = 0;
-    Sharing sharing = Sharing::kNewest;
-
     std::vector<Lease> leases;
     uint64_t wisher = 0;  // the lease that wished last
     bool warned = false;  // once a holder that its clock does not arrive
 
-    std::string mark;          // what the state file holds; empty: nothing
+    bool marked = false;       // in the state file
     bool changed = false;      // its clock is, or may be, another than the default
     Clocks clocks;             // set; the default, or not known
     bool restore_due = false;  // to be restored whoever holds it
@@ -167,7 +162,7 @@ class LeaseTable {
   };
 
   // Each of those who share a device may change its clock so much less often.
-  static uint32_t interval_ms(const Device& device);
+  uint32_t interval_ms(const Device& device) const;
   Device* leased(SessionId session, uint64_t number, Lease** lease);
   size_t number_of(const Device& device) const { return static_cast<size_t>(&device - devices_.data()); }
   void refuse(SessionId session, uint64_t serial, int32_t status, const std::string& text);
@@ -176,7 +171,7 @@ class LeaseTable {
   uint32_t clamp(const Device& device, Clocks* wish);
   static Clocks highest_wish(const Device& device);
   // What could not be carried out is not tried again by itself: those who do not wait for an answer wish for this.
-  static void forget_wishes(Device* device, const Clocks& instead);
+  void forget_wishes(Device* device, const Clocks& instead) const;
   // Starts what is due on a device that is not busy.
   void proceed(Device& device, int64_t now_ns);
   bool must_restore(const Device& device) const;
@@ -193,7 +188,8 @@ class LeaseTable {
   void forget_mark(Device& device);
 
   Actions* actions_;
-  size_t drivers_ = 0;
+  int64_t interval_ns_ = 0, settle_ns_ = 0;
+  Sharing sharing_ = Sharing::kNewest;
   std::vector<Device> devices_;
   std::map<std::string, size_t> names_;
   Counters counters_;

@@ -12,7 +12,6 @@
 #include <exception>
 
 #include "daemon/config.h"
-#include "daemon/core_driver.h"
 #include "daemon/gpu_driver.h"
 #include "daemon/log.h"
 #include "daemon/server.h"
@@ -122,35 +121,20 @@ int run(const Options& options) {
     log(kWarning, "%s is not on a file system in memory: each clock that is set waits for a disk",
         config.state_file.c_str());
 
+  GpuSettings about;
+  about.min_mhz = static_cast<uint32_t>(config.gpu_min_mhz);
+  about.max_mhz = static_cast<uint32_t>(config.gpu_max_mhz);
+  about.usual_min_mhz = static_cast<uint32_t>(config.gpu_usual_min_mhz);
+  about.usual_max_mhz = static_cast<uint32_t>(config.gpu_usual_max_mhz);
+  about.device_files = config.gpu_device_files;
+  about.dry = settings.dry;
   GpuDriver gpus;
-  CoreDriver cores;
-  std::vector<Driver*> drivers;
-  if (config.gpu_leases) {
-    GpuSettings about;
-    about.min_mhz = static_cast<uint32_t>(config.gpu_min_mhz);
-    about.max_mhz = static_cast<uint32_t>(config.gpu_max_mhz);
-    about.usual_min_mhz = static_cast<uint32_t>(config.gpu_usual_min_mhz);
-    about.usual_max_mhz = static_cast<uint32_t>(config.gpu_usual_max_mhz);
-    about.device_files = config.gpu_device_files;
-    about.dry = settings.dry;
-    if (gpus.open(about, &reason))
-      drivers.push_back(&gpus);
-    else
-      log(kError, "cannot lease GPUs: %s", reason.c_str());
-  }
-  const char* sysfs = std::getenv("POWERCCL_SYSFS");
-  if (config.core_leases) {
-    if (cores.open(sysfs != nullptr && *sysfs != '\0' ? sysfs : "/sys", settings.dry, state.left(), &reason))
-      drivers.push_back(&cores);
-    else
-      log(kError, "cannot lease cores: %s", reason.c_str());
-  }
-  if (drivers.empty()) {
-    log(kError, "nothing to lease");
+  if (!gpus.open(about, &reason)) {
+    log(kError, "cannot lease GPUs: %s", reason.c_str());
     return 1;
   }
   settings.emulated = gpus.emulated();
-  Server server(settings, &state, &place, drivers);
+  Server server(settings, &state, &place, &gpus);
   if (options.restore) return server.restore_left(10 * kSecondNs) ? 0 : 1;
   server.restore_left(2 * kSecondNs);
   const int code = server.serve();
@@ -161,7 +145,7 @@ int run(const Options& options) {
 
 int parse_and_run(int argc, char** argv) {
   Options options;
-  CLI::App app("Leases clocks of GPUs and cores to jobs, and restores them after each job.", "powerccld");
+  CLI::App app("Leases clocks of GPUs to jobs, and restores them after each job.", "powerccld");
   app.set_version_flag("--version", "powerccld " POWERCCL_VERSION);
   app.add_option("--config", options.config, std::string("configuration (") + kDefaultConfig + ")")->type_name("FILE");
   app.add_flag("--check", options.check, "check the configuration, and end");

@@ -62,7 +62,6 @@ bool decode(const void* bytes, size_t length, Request* request) {
     case POWERCCL_LEASE_RESTORE: {
       powerccl_lease_acquire acquire;
       if (!copy(bytes, length, &acquire) || (acquire.flags & ~POWERCCL_LEASE_SHARED) != 0) return false;
-      request->thread = acquire.thread;
       request->shares = acquire.flags != 0;
       return get_text(acquire.device, sizeof acquire.device, &request->device);
     }
@@ -84,7 +83,6 @@ bool decode(const void* bytes, size_t length, Request* request) {
     }
     case POWERCCL_LEASE_HEARTBEAT:
     case POWERCCL_LEASE_STATUS:
-    case POWERCCL_LEASE_METRICS:
       return length == sizeof header;
     default:
       return false;
@@ -116,12 +114,8 @@ Bytes encode_device(uint64_t serial, const powerccl_lease_device& device) {
   return encode(POWERCCL_LEASE_DEVICE, serial, device);
 }
 
-Bytes encode_chunk(uint64_t serial, std::string_view text) {
-  powerccl_lease_chunk chunk{};
-  const size_t length = std::min<size_t>(text.size(), POWERCCL_LEASE_CHUNK_BYTES);
-  chunk.length = static_cast<uint32_t>(length);
-  std::memcpy(chunk.text, text.data(), length);
-  return encode(POWERCCL_LEASE_CHUNK, serial, chunk);
+Bytes encode_totals(uint64_t serial, const powerccl_lease_totals& totals) {
+  return encode(POWERCCL_LEASE_TOTALS, serial, totals);
 }
 
 }  // namespace powerccl::daemon

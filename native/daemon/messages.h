@@ -4,7 +4,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "abi/lease.h"
@@ -21,7 +20,6 @@ struct Request {
   uint64_t serial = 0;
   std::string run;     // of HELLO
   std::string device;  // of ACQUIRE, REVOKE, RESTORE
-  uint32_t thread = 0;
   bool shares = false;
   uint64_t lease = 0;  // of SET, READ, RELEASE
   uint32_t min_mhz = 0, max_mhz = 0;
@@ -35,8 +33,7 @@ using Bytes = std::vector<char>;
 Bytes encode_reply(uint16_t type, uint64_t serial, const Answer& answer);
 Bytes encode_welcome(uint64_t serial, const powerccl_lease_welcome& welcome);
 Bytes encode_device(uint64_t serial, const powerccl_lease_device& device);
-// Of a text as much as a chunk holds.
-Bytes encode_chunk(uint64_t serial, std::string_view text);
+Bytes encode_totals(uint64_t serial, const powerccl_lease_totals& totals);
 
 // Copies with a NUL at the end; what does not fit is cut.
 void put_text(char* target, size_t size, const std::string& text);

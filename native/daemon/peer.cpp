@@ -10,10 +10,6 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <filesystem>
-#include <fstream>
-#include <sstream>
-#include <system_error>
 
 #include "device/process.h"
 
@@ -43,29 +39,6 @@ std::vector<gid_t> groups_of(int socket, gid_t first) {
   }
   groups.push_back(first);
   return groups;
-}
-
-constexpr int kMostThreads = 512;  // of a process, looked at for one request
-
-struct ThreadStatus {
-  uint32_t number = 0;  // in its own PID namespace
-  int namespaces = 0;   // from this process's to its own
-  std::string cores;    // that it may run on, as a list
-};
-
-ThreadStatus status_of(const std::string& path) {
-  ThreadStatus found;
-  std::ifstream file(path);
-  for (std::string line; std::getline(file, line);) {
-    std::istringstream words(line);
-    std::string key;
-    words >> key;
-    if (key == "NSpid:")
-      while (words >> found.number) ++found.namespaces;
-    else if (key == "Cpus_allowed_list:")
-      words >> found.cores;
-  }
-  return found;
 }
 
 bool any_of(const std::vector<gid_t>& mine, const std::vector<gid_t>& wanted) {
@@ -120,26 +93,6 @@ bool shows_file(int fd, const std::string& file) {
   if (S_ISCHR(named.st_mode))
     return S_ISCHR(shown.stx_mode) && makedev(shown.stx_rdev_major, shown.stx_rdev_minor) == named.st_rdev;
   return makedev(shown.stx_dev_major, shown.stx_dev_minor) == named.st_dev && shown.stx_ino == named.st_ino;
-}
-
-bool bound_to(const Peer& peer, uint32_t thread, int cpu) {
-  if (peer.pid <= 0) return false;
-  const std::string process = "/proc/" + std::to_string(peer.pid);
-  const std::string core = std::to_string(cpu);
-  if (status_of(process + "/status").namespaces == 1) {
-    const ThreadStatus status = status_of(process + "/task/" + std::to_string(thread) + "/status");
-    return status.number == thread && status.cores == core;
-  }
-  // The client numbers its thread as its own PID namespace does, so the thread is looked for by that. Others wait
-  // meanwhile, so not for long.
-  std::error_code failed;
-  int looked_at = 0;
-  for (std::filesystem::directory_iterator at(process + "/task", failed), end;
-       !failed && at != end && looked_at < kMostThreads; at.increment(failed), ++looked_at) {
-    const ThreadStatus status = status_of(at->path() / "status");
-    if (status.number == thread) return status.cores == core;
-  }
-  return false;
 }
 
 }  // namespace powerccl::daemon

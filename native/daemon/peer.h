@@ -36,7 +36,4 @@ bool may_administer(const Peer& peer, const Config& config);
 // nothing and is refused.)
 bool shows_file(int fd, const std::string& file);
 
-// Whether the thread is one of this process's and bound to that core and no other.
-bool bound_to(const Peer& peer, uint32_t thread, int cpu);
-
 }  // namespace powerccl::daemon

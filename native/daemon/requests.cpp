@@ -57,8 +57,6 @@ void Server::serve_request(SessionId id, Session* session, const Received& recei
       return;
     case POWERCCL_LEASE_STATUS:
       return query_status(id, session, request.serial, now);
-    case POWERCCL_LEASE_METRICS:
-      return answer_metrics(id, session, request.serial, now);
     case POWERCCL_LEASE_REVOKE:
       return revoke(id, *session, request, now);
     case POWERCCL_LEASE_RESTORE:
@@ -82,7 +80,6 @@ void Server::greet(SessionId id, Session* session, const Request& request) {
                   flag_if(session->admin, POWERCCL_LEASE_ADMIN) | flag_if(table_.draining, POWERCCL_LEASE_DRAINED);
   welcome.heartbeat_ms = static_cast<uint32_t>(settings_.config.access_heartbeat_ms);
   welcome.gpu_interval_ms = static_cast<uint32_t>(settings_.config.gpu_interval_ms);
-  welcome.core_interval_ms = static_cast<uint32_t>(settings_.config.core_interval_ms);
   put_text(welcome.server, sizeof welcome.server, kVersion);
   send(id, encode_welcome(request.serial, welcome));
 }
@@ -102,9 +99,6 @@ void Server::acquire(SessionId id, const Session& session, const Request& reques
   if (!about.unfit.empty()) return refuse(id, request.serial, POWERCCL_LEASE_NO_DEVICE, about.unfit);
   if (banned(*device, peer))
     return refuse(id, request.serial, POWERCCL_LEASE_REVOKED, "its lease was revoked from this process");
-  if (about.cpu >= 0 && !bound_to(peer, request.thread, about.cpu))
-    return refuse(id, request.serial, POWERCCL_LEASE_NOT_ALLOWED,
-                  "the asking thread is not bound to " + about.device + " alone");
   if (!about.file.empty()) {
     if (file < 0) return refuse(id, request.serial, POWERCCL_LEASE_SHOW_FILE, about.file);
     if (!shows_file(file, about.file))
@@ -180,7 +174,7 @@ void Server::restore(SessionId id, const Session& session, const Request& reques
   if (devices.empty()) return refuse(id, request.serial, POWERCCL_LEASE_NO_DEVICE, "no device " + request.device);
   for (const size_t device : devices) {
     end_and_ban(device, session.connection->peer().uid, now);
-    table_.restore(device, "", now);
+    table_.restore(device, false, now);
   }
   const uid_t uid = session.connection->peer().uid;
   log_for(uid, Topic::kLeases, kInfo, "user %u has %zu clock%s restored", uid, devices.size(),

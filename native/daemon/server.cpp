@@ -39,9 +39,8 @@ constexpr int kBacklog = 4096;
 
 }  // namespace
 
-Server::Server(const ServerSettings& settings, StateFile* state, SocketPlace* place,
-               const std::vector<Driver*>& drivers)
-    : settings_(settings), state_(state), place_(place), drivers_(drivers), table_(this), unsent_(kMostUnsentBytes) {
+Server::Server(const ServerSettings& settings, StateFile* state, SocketPlace* place, GpuDriver* driver)
+    : settings_(settings), state_(state), place_(place), driver_(driver), table_(this), unsent_(kMostUnsentBytes) {
   epoll_ = epoll_create1(EPOLL_CLOEXEC);
   bell_ = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
   sigset_t ending;
@@ -59,12 +58,7 @@ Server::Server(const ServerSettings& settings, StateFile* state, SocketPlace* pl
   watch(timer_, tag_of(Source::kTimer), EPOLLIN);
   watch(signals_, tag_of(Source::kSignal), EPOLLIN);
   const Config& config = settings_.config;
-  for (Driver* driver : drivers_) {
-    const bool cores = !driver->about().empty() && driver->about()[0].cpu >= 0;
-    table_.add_driver(driver->about(), (cores ? config.core_interval_ms : config.gpu_interval_ms) * kMs,
-                      config.gpu_settle_ms * kMs, cores ? Sharing::kHighest : config.sharing);
-    queues_.push_back({driver, false, {}, {}, {}});
-  }
+  table_.take_devices(driver_->about(), config.gpu_interval_ms * kMs, config.gpu_settle_ms * kMs, config.sharing);
   round_.reading.assign(table_.size(), false);
 }
 
@@ -92,25 +86,20 @@ void Server::watch(int fd, uint64_t tag, uint32_t events) const {
 
 // ---- Actions
 
-void Server::enqueue(size_t driver, Job job) {
-  Queue& queue = queues_[driver];
+void Server::enqueue(Job job) {
   if (job.kind == Job::kRead && job.session != 0) {
     if (Session* session = find(job.session); session != nullptr) ++session->reads;
-    return queue.reads.push_back(std::move(job));
+    return queue_.reads.push_back(std::move(job));
   }
-  (job.kind == Job::kRestore ? queue.urgent : queue.jobs).push_back(std::move(job));
+  (job.kind == Job::kRestore ? queue_.urgent : queue_.jobs).push_back(std::move(job));
 }
 
-int Server::mark(const std::string& mark, const Holder& holder) {
-  return settings_.dry ? 0 : state_->mark(mark, holder.uid, holder.pid);
+int Server::mark(const std::string& device, const Holder& holder) {
+  return settings_.dry ? 0 : state_->mark(device, holder.uid, holder.pid);
 }
 
-int Server::clear(const std::string& mark) {
-  return settings_.dry ? 0 : state_->clear(mark);
-}
-
-std::string Server::mark_of(size_t driver, size_t index) {
-  return drivers_[driver]->mark_of(index);
+int Server::clear(const std::string& device) {
+  return settings_.dry ? 0 : state_->clear(device);
 }
 
 Bytes Server::encode_answer(uint64_t serial, const Answer& answer) const {
@@ -139,7 +128,7 @@ uint64_t Server::new_lease_number() {
 bool Server::restore_left(int64_t patience_ns) {
   Lock lock(mutex_);
   for (const std::string& mark : state_->left()) {
-    const auto device = table_.find(mark.substr(0, mark.find('@')));
+    const auto device = table_.find(mark);
     if (!device) {
       log(kError,
           "cannot restore the clock of %s, which a killed daemon left set: the device is missing; its mark is kept",
@@ -147,7 +136,7 @@ bool Server::restore_left(int64_t patience_ns) {
       continue;
     }
     log(kWarning, "restoring the clock of %s, which a killed daemon left set", mark.c_str());
-    table_.restore(*device, mark, now_ns());
+    table_.restore(*device, true, now_ns());
   }
   if (state_->doubtful()) {
     log(kWarning, "the state file is damaged: restoring the clocks of all devices");
@@ -233,7 +222,7 @@ void Server::begin_stop() {
 
 int64_t Server::next_ns() const {
   int64_t next = table_.next_ns();
-  for (const int64_t due : {heartbeats_due_ns_, metrics_due_ns_, watchdog_due_ns_, listen_again_ns_})
+  for (const int64_t due : {heartbeats_due_ns_, watchdog_due_ns_, listen_again_ns_})
     if (due != 0) next = std::min(next, due);
   if (round_.under_way)
     next = std::min(next, round_.deadline_ns);
@@ -298,10 +287,6 @@ void Server::keep_time(int64_t now) {
       if (session.paused) due = std::min(due, now + 10 * kMs);
       if (due != INT64_MAX) heartbeats_due_ns_ = heartbeats_due_ns_ == 0 ? due : std::min(heartbeats_due_ns_, due);
     }
-  }
-  if (!settings_.config.metrics_file.empty() && now >= metrics_due_ns_) {
-    write_metrics();
-    metrics_due_ns_ = now + settings_.config.metrics_interval_s * 1000 * kMs;
   }
   if (watchdog_ns_ > 0 && now >= watchdog_due_ns_) {
     notify("WATCHDOG=1");

@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // powerccld: sockets, processes that end, device calls, signals and time, over one epoll.
 //
-// Device calls take milliseconds, and a driver serialises its own, so each driver makes one at a time, and nothing else
-// may wait for it. There is one thread more than there are drivers, all alike (worker_pool.cpp): they wait in the same
-// epoll, whose events go to one of them each, and whoever is woken by a request makes the device call and answers: a
-// change of threads costs more than all the rest of a request. Everything but the wait, the call and its answer happens
-// under one mutex.
+// Device calls take milliseconds, and the driver serialises them, so one is made at a time, and nothing else may wait
+// for it. There are two threads, both alike (worker_pool.cpp): they wait in the same epoll, whose events go to one of
+// them each, and whoever is woken by a request makes the device call and answers: a change of threads costs more than
+// all the rest of a request. Everything but the wait, the call and its answer happens under one mutex.
 #pragma once
 #include <atomic>
 #include <condition_variable>
@@ -23,6 +22,7 @@
 
 #include "daemon/config.h"
 #include "daemon/connection.h"
+#include "daemon/gpu_driver.h"
 #include "daemon/lease_table.h"
 #include "daemon/socket_place.h"
 #include "daemon/state_file.h"
@@ -43,7 +43,7 @@ inline constexpr int64_t kRoundIntervalNs = 20'000'000;
 class Server : public Actions {
  public:
   // All of them outlive the server. `place` has been taken.
-  Server(const ServerSettings& settings, StateFile* state, SocketPlace* place, const std::vector<Driver*>& drivers);
+  Server(const ServerSettings& settings, StateFile* state, SocketPlace* place, GpuDriver* driver);
   ~Server() override;
   Server(const Server&) = delete;
   Server& operator=(const Server&) = delete;
@@ -59,16 +59,15 @@ class Server : public Actions {
     size_t sessions = 0;
     double connects = 0;  // that may be taken now
     int64_t connects_ns = 0;
-    double work = 0;  // in messages of long answers, that may be made now; below zero: to be waited for
+    double work = 0;  // in messages of status, that may be made now; below zero: to be waited for
     int64_t work_ns = 0;
     std::shared_ptr<ByteBudget> budget;
   };
-  // An answer of many messages, each made when the one before it has left.
-  struct Long {
+  // The status: a message per device, the totals and the reply, each made when the one before it has left.
+  struct StatusAnswer {
     uint64_t serial = 0;
-    size_t next = 0;                                      // a device, or a byte of the page
-    std::shared_ptr<const std::vector<uint32_t>> clocks;  // of a status, by device
-    std::string page;                                     // of metrics
+    size_t next = 0;
+    std::shared_ptr<const std::vector<uint32_t>> clocks;  // by device
   };
   // Of a session, only one request is read ahead of its answers: see blocked().
   struct Session {
@@ -79,7 +78,7 @@ class Server : public Actions {
     bool awaits_status = false;  // of a round
     size_t reads = 0;            // of clocks, under way
     int bad = 0;                 // messages that are well formed and not to be
-    std::optional<Long> answer;
+    std::optional<StatusAnswer> answer;
     std::string run;
     uint64_t last_serial = 0;
     int64_t heard_ns = 0;
@@ -108,10 +107,9 @@ class Server : public Actions {
   };
 
   // Actions
-  void enqueue(size_t driver, Job job) override;
-  int mark(const std::string& mark, const Holder& holder) override;
-  int clear(const std::string& mark) override;
-  std::string mark_of(size_t driver, size_t index) override;
+  void enqueue(Job job) override;
+  int mark(const std::string& device, const Holder& holder) override;
+  int clear(const std::string& device) override;
   void reply(SessionId session, uint64_t serial, const Answer& answer) override;
   void tell(SessionId session, uint16_t type, const Answer& answer) override;
   uint64_t new_lease_number() override;
@@ -119,8 +117,7 @@ class Server : public Actions {
 
   // Threads (worker_pool.cpp); all but make() and answer() with the mutex held.
   using Lock = std::unique_lock<std::mutex>;
-  struct Queue {
-    Driver* driver = nullptr;
+  struct Queue {  // of the driver's calls
     bool busy = false;
     std::deque<Job> urgent, jobs, reads;  // restoring a clock goes first, what changes nothing last
     bool empty() const { return urgent.empty() && jobs.empty() && reads.empty(); }
@@ -130,9 +127,8 @@ class Server : public Actions {
   void enter(Lock* lock);
   // The main thread's part, while it has to see to something itself.
   void wait_until(Lock* lock, int64_t deadline_ns, const std::function<bool()>& done);
-  Queue* runnable();
-  void make_call(Lock* lock, Queue* queue);
-  static Outcome make(Driver* driver, const Job& job);
+  void make_call(Lock* lock);
+  Outcome make(const Job& job);
   void answer(Connection* connection, const Job& job, const Outcome& outcome) const;
   void finished(const Done& done);
   void set_timer();
@@ -185,27 +181,22 @@ class Server : public Actions {
   // Devices of that name, all for ""; empty: there is none.
   std::vector<size_t> named(const std::string& device) const;
 
-  // Long answers (answers.cpp)
+  // Status (answers.cpp)
   void query_status(SessionId id, Session* session, uint64_t serial, int64_t now_ns);
   void begin_round(int64_t now_ns);
   void take_reading(const Done& done);
   void end_round();
-  void answer_metrics(SessionId id, Session* session, uint64_t serial, int64_t now_ns);
-  void begin_answer(SessionId id, Session* session, Long answer);
   void charge(Session* session, double messages, int64_t now_ns) const;
   // Goes on with the answer as far as the socket takes it.
   void go_on(SessionId id, Session* session);
-  Bytes next_part(Session* session, Long* answer);
-  static void end_answer(Session* session);
-  Bytes device_part(const Session& session, const Long& answer, size_t device) const;
-
-  std::string metrics() const;
-  void write_metrics();
+  Bytes next_part(Session* session);
+  Bytes device_part(const Session& session, const StatusAnswer& answer, size_t device) const;
+  Bytes totals_part(uint64_t serial) const;
 
   ServerSettings settings_;
   StateFile* state_;
   SocketPlace* place_;
-  std::vector<Driver*> drivers_;
+  GpuDriver* driver_;
   LeaseTable table_;
   int epoll_ = -1, bell_ = -1, timer_ = -1, signals_ = -1, spare_ = -1;
   std::vector<int> listeners_;  // everybody's, and root's own
@@ -213,7 +204,7 @@ class Server : public Actions {
   std::condition_variable changed_;  // for the main thread
   std::atomic<int> entering_{0};     // threads that have something to do and wait for the mutex
   std::condition_variable entered_;
-  std::vector<Queue> queues_;
+  Queue queue_;
   std::vector<std::thread> workers_;
   int64_t timer_ns_ = INT64_MAX;  // when it will ring
   bool serving_ = false;          // the main thread waits for nothing but the stop
@@ -228,8 +219,7 @@ class Server : public Actions {
   std::deque<Ban> bans_;
   Tally tally_;
   int64_t listen_again_ns_ = 0;
-  int64_t heartbeats_due_ns_ = 0, metrics_due_ns_ = 0, watchdog_due_ns_ = 0, watchdog_ns_ = 0;
-  bool metrics_failed_ = false;
+  int64_t heartbeats_due_ns_ = 0, watchdog_due_ns_ = 0, watchdog_ns_ = 0;
   bool input_ended_ = false, stopping_ = false;
   int64_t stop_by_ns_ = 0;
 };

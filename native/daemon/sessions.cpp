@@ -158,7 +158,6 @@ void Server::close_session(SessionId id, Ending ending) {
   Session* session = find(id);
   if (session == nullptr) return;
   table_.end_session(id, ending, now_ns());
-  end_answer(session);
   --session->user->sessions;
   if (session->apart) --apart_;
   // The socket may be closed later.

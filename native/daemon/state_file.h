@@ -15,7 +15,7 @@
 namespace powerccl::daemon {
 
 struct StateSlot {
-  char device[48];  // a GPU's UUID, or "cpu3@2800000": a core and the clock in kHz to go back to
+  char device[48];  // a GPU's UUID
   uint32_t marked;
   uint32_t uid, pid;  // of who had it set, for the log
   uint32_t reserved[16];

@@ -22,7 +22,7 @@ constexpr int64_t kMs = 1'000'000;
 }  // namespace
 
 void Server::start_workers() {
-  while (workers_.size() < queues_.size() + 1) {
+  while (workers_.size() < 2) {
     workers_.emplace_back([this] {
       pthread_setname_np(pthread_self(), "powerccld-pool");
       work();
@@ -35,8 +35,8 @@ void Server::work() {
   while (!over_) {
     // A mutex goes to whoever comes, and a flood of events would have this thread come again before another wakes up.
     if (entering_.load() > 0) entered_.wait(lock, [this] { return entering_.load() == 0; });
-    if (Queue* queue = runnable(); queue != nullptr) {
-      make_call(&lock, queue);
+    if (!queue_.busy && !queue_.empty()) {
+      make_call(&lock);
     } else {
       lock.unlock();
       epoll_event event;
@@ -80,37 +80,31 @@ void Server::wait_until(Lock* lock, int64_t deadline_ns, const std::function<boo
   }
 }
 
-Server::Queue* Server::runnable() {
-  const auto found =
-      std::find_if(queues_.begin(), queues_.end(), [](const Queue& queue) { return !queue.busy && !queue.empty(); });
-  return found == queues_.end() ? nullptr : &*found;
-}
-
-void Server::make_call(Lock* lock, Queue* queue) {
-  std::deque<Job>& from = !queue->urgent.empty() ? queue->urgent : !queue->jobs.empty() ? queue->jobs : queue->reads;
+void Server::make_call(Lock* lock) {
+  std::deque<Job>& from = !queue_.urgent.empty() ? queue_.urgent : !queue_.jobs.empty() ? queue_.jobs : queue_.reads;
   Done done;
   done.job = std::move(from.front());
   from.pop_front();
-  queue->busy = true;
+  queue_.busy = true;
   const Session* asking = find(done.job.session);
   const std::shared_ptr<Connection> connection = asking == nullptr ? nullptr : asking->connection;
   lock->unlock();
-  done.outcome = make(queue->driver, done.job);
+  done.outcome = make(done.job);
   if (connection != nullptr) answer(connection.get(), done.job, done.outcome);
   enter(lock);
-  queue->busy = false;
+  queue_.busy = false;
   finished(done);
   sweep();
 }
 
-Outcome Server::make(Driver* driver, const Job& job) {
+Outcome Server::make(const Job& job) {
   switch (job.kind) {
     case Job::kSet:
-      return driver->set(job.index, job.min_mhz, job.max_mhz);
+      return driver_->set(job.device, job.min_mhz, job.max_mhz);
     case Job::kRestore:
-      return driver->restore(job.index, job.mark);
+      return driver_->restore(job.device);
     case Job::kRead:
-      return driver->read(job.index);
+      return driver_->read(job.device);
   }
   return {};
 }

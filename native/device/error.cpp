@@ -23,10 +23,6 @@ const char* hint(int code) {
       return "install the NVIDIA driver, or try without a GPU: powerccl run --emulate t4x8 -- ...";
     case kSymbolMissing:
       return "update the NVIDIA driver";
-    case kOwned:
-      return "start one rank per GPU; where ranks share a GPU, only the first sets its clock";
-    case kSystem:
-      return "check that the run folder is writable and its disk not full";
     case kTooSlow:
       return "sample less often: powerccl run --interval-ms 100";
     case 3:  // NVML_ERROR_NOT_SUPPORTED

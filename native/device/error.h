@@ -11,12 +11,8 @@ enum Code : int {
   kLibraryMissing = -1,  // libnvidia-ml.so.1 cannot be loaded
   kSymbolMissing = -2,   // this NVML lacks the function
   kBadArgument = -3,     // no such GPU name, impossible clock range
-  kOwned = -4,           // another live process has claimed this GPU in the journal
-  kJournalFull = -5,     // all slots of the journal are taken
-  kJournalBad = -6,      // not a journal, or of another version
-  kSystem = -7,          // a system call failed; the text carries strerror
-  kNoReading = -8,       // NVML answered with a number that cannot be a reading
-  kTooSlow = -9,         // a reading took so long that nobody knows which moment it is of
+  kNoReading = -4,       // NVML answered with a number that cannot be a reading
+  kTooSlow = -5,         // a reading took so long that nobody knows which moment it is of
 };
 
 struct Error {

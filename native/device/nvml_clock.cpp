@@ -46,7 +46,7 @@ int clock_open(ClockDevice* device, const char* uuid_or_pci, Error* error) {
   }
   device->nvml = nvml;
   device->handle = handle;
-  // What names the GPU is for messages and the journal: a failure here must not keep a clock from being reset.
+  // What names the GPU is for messages and the state file: a failure here must not keep a clock from being reset.
   unsigned index = 0;
   if (nvml->index && nvml->index(handle, &index) == NVML_SUCCESS) device->index = index;
   char text[NVML_DEVICE_UUID_V2_BUFFER_SIZE] = "";

@@ -33,7 +33,11 @@ int64_t own_shift_ticks() {
   return shift_ticks;
 }
 
-uint64_t start_ticks(const char* path) {
+}  // namespace
+
+uint64_t process_start_ticks(pid_t pid) {
+  char path[40];
+  snprintf(path, sizeof path, "/proc/%d/stat", static_cast<int>(pid));
   char text[1024];
   read_text(path, text, sizeof text);
   // The name in parentheses may hold blanks and parentheses itself: fields count from the last one.
@@ -47,33 +51,6 @@ uint64_t start_ticks(const char* path) {
     ++at;
   }
   return strtoull(at, nullptr, 10) - static_cast<uint64_t>(own_shift_ticks());
-}
-
-}  // namespace
-
-uint64_t process_start_ticks(pid_t pid) {
-  char path[40];
-  snprintf(path, sizeof path, "/proc/%d/stat", static_cast<int>(pid));
-  return start_ticks(path);
-}
-
-uint64_t own_start_ticks() {
-  return start_ticks("/proc/self/stat");
-}
-
-uint64_t pid_namespace(pid_t pid) {
-  char path[40] = "/proc/self/ns/pid";
-  if (pid >= 0) snprintf(path, sizeof path, "/proc/%d/ns/pid", static_cast<int>(pid));
-  struct stat status;
-  return status_of_path(path, &status) == 0 ? status.st_ino : 0;
-}
-
-bool proc_is_own() {
-  char text[24];
-  const ssize_t length = readlink("/proc/self", text, sizeof text - 1);
-  if (length <= 0) return false;
-  text[length] = '\0';
-  return strtol(text, nullptr, 10) == getpid();
 }
 
 void host_name(char* name, size_t size) {

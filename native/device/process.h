@@ -10,12 +10,6 @@ namespace powerccl::device {
 
 // Field 22 of /proc/<pid>/stat on the host's clock (abi/host_clock.h); 0 if there is no such process or it is a zombie.
 uint64_t process_start_ticks(pid_t pid);
-// The same of this process, right also where /proc is another namespace's (`unshare -p` without a mount of its own).
-uint64_t own_start_ticks();
-// The inode that names a process's PID namespace; 0: not to be seen. -1: this process.
-uint64_t pid_namespace(pid_t pid);
-// Whether /proc numbers processes as this process's namespace does.
-bool proc_is_own();
 
 // This host's name as run folders spell it in file names (gethostname, '/' replaced).
 void host_name(char* name, size_t size);

@@ -28,8 +28,6 @@ MIB = 1 << 20
 MOST_INFO = 64 * MIB
 # Profiles, studies, sweeps and results of benchmarks. The largest in evidence/results is 3 MiB.
 MOST_DOCUMENT = 64 * MIB
-# One journal slot takes 80 bytes; a node has a few hundred GPUs and cores.
-MOST_JOURNAL = MIB
 # Eight GPUs sampled every 20 ms write 3 GB a day.
 MOST_SAMPLES = 8 << 30
 # POWERCCL_TRACE_LIMIT_MB goes up to 1 TiB; a header comes on top. Traces are read in pieces.

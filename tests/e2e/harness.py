@@ -217,8 +217,8 @@ def last_run(powerccl: Powerccl) -> tuple[RunData, RunSummary]:
 
 
 def is_whole(run: RunData) -> bool:
-    """Everything reads, and no clock is marked as locked."""
-    return not run.problems and not any(slot.locked for slot in run.journal)
+    """Everything reads."""
+    return not run.problems
 
 
 def machine_is_back(machine: EmulatedMachine) -> bool:

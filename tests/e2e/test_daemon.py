@@ -138,12 +138,9 @@ def test_a_child_that_keeps_the_socket_does_not_keep_the_lease(daemon: Daemon, m
 
 
 def test_an_idle_one_keeps_its_times(daemon: Daemon, machine: EmulatedMachine, tmp_path: Path) -> None:
-    metrics, told = tmp_path / "powerccl.prom", tmp_path / "notify"
-    (daemon.folder / "config").write_text(
-        f'[socket]\npath = "{daemon.socket}"\n[state]\nfile = "{daemon.folder}/leases"\n'
-        f'[metrics]\nfile = "{metrics}"\ninterval_s = 1\n'
-    )
-    command = [str(daemon.native.path("bin/powerccld")), "--config", str(daemon.folder / "config")]
+    told = tmp_path / "notify"
+    command = [str(daemon.native.path("bin/powerccld")), "--socket", str(daemon.socket), "--state"]
+    command += [f"{daemon.folder}/leases"]
     environment = {**os.environ, **machine.environment, "NOTIFY_SOCKET": str(told), "WATCHDOG_USEC": "400000"}
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
         manager.bind(str(told))
@@ -152,8 +149,6 @@ def test_an_idle_one_keeps_its_times(daemon: Daemon, machine: EmulatedMachine, t
         assert manager.recv(100) == b"READY=1"
         for _ in range(8):
             assert manager.recv(100) == b"WATCHDOG=1"
-        written = metrics.stat().st_mtime_ns
-        assert eventually(lambda: metrics.stat().st_mtime_ns > written, 5)
 
 
 # ---- Who may what.
@@ -326,7 +321,7 @@ def test_without_gpus_it_says_so(native: NativeFiles, tmp_path: Path) -> None:
     command = [str(native.path("bin/powerccld")), "--socket", str(tmp_path / "s"), "--state", str(tmp_path / "l")]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=30)
     assert done.returncode == 1
-    assert "nothing to lease" in done.stderr
+    assert "cannot lease GPUs: " in done.stderr
 
 
 # ---- Jobs.

@@ -7,7 +7,6 @@ import os
 import socket
 import struct
 import subprocess
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -145,13 +144,10 @@ WRONG = {
     "two %": ('[gpu]\ndevice_files = "/dev/nvidia%%"', "gpu.device_files must contain one %"),
     "no %": ('[gpu]\ndevice_files = "/dev/nvidia0"', "gpu.device_files must contain one %"),
     "devices nowhere": ('[gpu]\ndevice_files = "/nowhere/nvidia%"', "there is no folder /nowhere"),
-    "metrics nowhere": ('[metrics]\nfile = "/nowhere/x.prom"', "its folder /nowhere: No such file"),
-    "metrics in the state": ('[state]\nfile = "{0}/x"\n[metrics]\nfile = "{0}/x"', "is also another file"),
     "out of range": ("[access]\nsessions = 0", "access.sessions is not between 1 and 4096"),
     "no number": ('[access]\nsessions = "9"', "access.sessions is not a whole number"),
     "a key twice": ("[gpu]\nmin_mhz = 1\nmin_mhz = 2", ":3: "),
     "an unknown key": ("[gpu]\nmax_mzh = 5", ":2: unknown key `gpu.max_mzh`"),
-    "nothing to lease": ("[gpu]\nleases = false", "there is nothing to lease"),
     "no level": ('[log]\nlevel = "loud"', "log.level must be"),
 }
 
@@ -184,15 +180,3 @@ def test_check_of_what_is_well(daemon: Daemon) -> None:
     )
     assert (piped.returncode, "not a regular file" in piped.stderr) == (2, True)
     assert subprocess.run([command[0], "--nonsense"], capture_output=True, check=False).returncode == 2
-
-
-def test_metrics_go_through_no_link(daemon: Daemon) -> None:
-    """The folder of metrics may be another user's."""
-    victim, metrics = daemon.folder / "victim", daemon.folder / "x.prom"
-    victim.write_text("kept")
-    metrics.with_name("x.prom.new").symlink_to(victim)
-    daemon.start(f'[metrics]\nfile = "{metrics}"\ninterval_s = 1\n')
-    begin = time.monotonic()
-    assert eventually(metrics.exists, 10), time.monotonic() - begin
-    assert victim.read_text() == "kept"
-    assert "powerccl_lease_sessions" in metrics.read_text()

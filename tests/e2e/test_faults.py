@@ -295,9 +295,7 @@ def test_disk_full(powerccl: Powerccl, profile: Path, small_disk: Path) -> None:
     assert "No space left on device" in done.err or "disk" in done.err
     assert "hint: " in done.err
     folder = max(small_disk.glob("*/"), key=lambda path: path.stat().st_mtime_ns)
-    run = read_run(folder)
-    summarise(run)
-    assert not any(slot.locked for slot in run.journal)
+    summarise(read_run(folder))
 
 
 def test_disk_full_from_the_start(powerccl: Powerccl, profile: Path, tmp_path: Path) -> None:

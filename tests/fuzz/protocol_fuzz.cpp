@@ -42,7 +42,7 @@ const std::vector<DeviceAbout>& devices() {
 class World : public Actions {
  public:
   explicit World(Sharing sharing) : table_(this), sharing_(sharing) {
-    table_.add_driver(devices(), 20 * kMs, 20 * kMs, sharing);
+    table_.take_devices(devices(), 20 * kMs, 20 * kMs, sharing);
   }
 
   void step(Input* input) {
@@ -77,13 +77,13 @@ class World : public Actions {
   }
 
   // Actions
-  void enqueue(size_t, Job job) override {
-    if (job.kind != Job::kRead) REQUIRE(busy_.insert(job.index).second);  // one job a device
+  void enqueue(Job job) override {
+    if (job.kind != Job::kRead) REQUIRE(busy_.insert(job.device).second);  // one job a device
     if (job.kind == Job::kSet) {
       ++sets_;
-      REQUIRE(marks_.count(devices()[job.index].device) == 1);
+      REQUIRE(marks_.count(devices()[job.device].device) == 1);
       REQUIRE(job.min_mhz >= kLowest && job.max_mhz <= kHighest && job.min_mhz <= job.max_mhz);
-      REQUIRE(table_.view(job.index).leases > 0);
+      REQUIRE(table_.view(job.device).leases > 0);
       if (job.session != 0)
         require_own_wish(job);
       else  // those who share it had other wishes before
@@ -91,15 +91,14 @@ class World : public Actions {
     }
     jobs_.push_back(std::move(job));
   }
-  int mark(const std::string& mark, const Holder&) override {
-    marks_.insert(mark);
+  int mark(const std::string& device, const Holder&) override {
+    marks_.insert(device);
     return 0;
   }
-  int clear(const std::string& mark) override {
-    marks_.erase(mark);
+  int clear(const std::string& device) override {
+    marks_.erase(device);
     return 0;
   }
-  std::string mark_of(size_t, size_t index) override { return devices()[index].device; }
   void reply(SessionId session, uint64_t serial, const Answer& answer) override {
     answered(session, serial);
     const auto asked = asked_.find({session, serial});
@@ -176,8 +175,8 @@ class World : public Actions {
     const Request& request = asked->second;
     REQUIRE(request.type == POWERCCL_LEASE_SET && request.lease == job.lease);
     const auto lease = leases_.find(job.lease);
-    REQUIRE(lease != leases_.end() && lease->second.first == job.session && lease->second.second == job.index);
-    const std::vector<Holder> holders = table_.holders(job.index);
+    REQUIRE(lease != leases_.end() && lease->second.first == job.session && lease->second.second == job.device);
+    const std::vector<Holder> holders = table_.holders(job.device);
     REQUIRE(std::any_of(holders.begin(), holders.end(), [&](const Holder& one) { return one.session == job.session; }));
     const uint32_t min_mhz = std::clamp(request.min_mhz, kLowest, kHighest);
     const uint32_t max_mhz = std::clamp(request.max_mhz, kLowest, kHighest);
@@ -207,12 +206,12 @@ class World : public Actions {
     const Job& job = done.job;
     done.outcome.code = code;
     done.outcome.untouched = code >= 2 && code <= 4;
-    if (job.kind != Job::kRead) busy_.erase(job.index);
+    if (job.kind != Job::kRead) busy_.erase(job.device);
     if (code == 0 && job.kind == Job::kSet) {
-      clocks_[job.index] = {job.min_mhz, job.max_mhz};
-      set_by_[job.index] = job.session;
+      clocks_[job.device] = {job.min_mhz, job.max_mhz};
+      set_by_[job.device] = job.session;
     }
-    if (code == 0 && job.kind == Job::kRestore) clocks_[job.index] = {0, 0};
+    if (code == 0 && job.kind == Job::kRestore) clocks_[job.device] = {0, 0};
     if (job.session != 0) answered(job.session, job.serial);
     table_.call_done(done, now_ns_);
     require_own_clocks();

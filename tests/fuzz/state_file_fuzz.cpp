@@ -58,7 +58,7 @@ const Bytes& good_file() {
       StateFile file;
       REQUIRE(file.open(path, &reason));
       REQUIRE(file.mark("GPU-b080afe5-4221-512c-b5c7-a199757ae558", 1000, 4711) == 0);
-      REQUIRE(file.mark("cpu3@2800000", 0, 1) == 0);
+      REQUIRE(file.mark("GPU-3", 0, 1) == 0);
     }
     Bytes bytes(kFileBytes);
     const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC);

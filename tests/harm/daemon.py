@@ -33,13 +33,13 @@ INNOCENT = 65533
 GPUS = 8
 SESSIONS = 128  # of one user, by default
 ATTACK_S = 6.0
-METRICS, SUPERSEDED = 8, -8
+SUPERSEDED = -8
 CONFIG = "[access]\nheartbeat_ms = 20000\n"
 Attack = Callable[[Path, float], None]
 
 
 def asking(path: Path, until: float, reads: Callable[[int], int]) -> None:
-    """As many sessions as may be, each asks for metrics and status without end.
+    """As many sessions as may be, each asks for the status without end.
 
     `reads`: how many messages each takes after so many requests.
     """
@@ -51,7 +51,7 @@ def asking(path: Path, until: float, reads: Callable[[int], int]) -> None:
                 sessions.append(Client(path))
                 sessions[-1].socket.setblocking(False)
         requests += 1
-        kind = (METRICS, wire.STATUS, wire.HEARTBEAT)[requests % 3]
+        kind = (wire.STATUS, wire.STATUS, wire.HEARTBEAT)[requests % 3]
         sessions = [client for client in sessions if asked(client, kind, reads(requests))]
 
 
@@ -72,7 +72,7 @@ def asked(client: Client, kind: int, reads: int) -> bool:
 # ---- Attacks. Each is a process of the attacker's, and goes on until it is killed or `until`.
 
 
-def unread_metrics(path: Path, until: float) -> None:
+def unread_status(path: Path, until: float) -> None:
     """Sessions that read nothing."""
     asking(path, until, lambda _: 0)
 
@@ -155,7 +155,7 @@ def lingering_files(path: Path, until: float) -> None:
 
 
 ATTACKS: tuple[Attack, ...] = (
-    unread_metrics,
+    unread_status,
     slow_readers,
     busy_sessions,
     flood_of_connects,

@@ -23,14 +23,14 @@ from typing import Any
 from support.big_run import write_run
 
 from harm import Figures, count, one
-from harm.readers import CPU, ROOT, _journal, _trace, peak_mib
+from harm.readers import CPU, ROOT, _trace, peak_mib
 from powerccl.launch.native import NativeFiles
 from powerccl.traces import records
 
 MOST_MIB = 256  # of one verb on a damaged run
 LIMIT_S = 20  # a verb on a small run takes a second
 NOBODY = 65534
-FILES = ("run.json", "rank-0.trace", "mpi-0.trace", "power-node1.csv", "cpu-node1.csv", "clocks-node1.journal")
+FILES = ("run.json", "rank-0.trace", "mpi-0.trace", "power-node1.csv", "cpu-node1.csv")
 
 
 def measure(_: NativeFiles, folder: Path) -> Figures:
@@ -45,7 +45,6 @@ def measure(_: NativeFiles, folder: Path) -> Figures:
 def _whole_run(folder: Path) -> Path:
     run = write_run(folder, 200, 2)
     (run / "cpu-node1.csv").write_bytes(CPU)
-    (run / "clocks-node1.journal").write_bytes(_journal())
     (run / "mpi-0.trace").write_bytes(_trace((records.MPI_CALL, records.MPI_TOTAL, records.PROCESS, records.COMM)))
     return run
 

@@ -201,13 +201,6 @@ def _trace(kinds: tuple[int, ...]) -> bytes:
     return header.tobytes().ljust(records.HEADER_BYTES, b"\0") + b"".join(row.tobytes() for row in rows)
 
 
-def _journal() -> bytes:
-    header, slots = np.zeros(1, records.JOURNAL_HEADER), np.zeros(4, records.JOURNAL_SLOT)
-    header["magic"], header["version"], header["slots"] = records.JOURNAL_MAGIC, records.JOURNAL_VERSION, 4
-    slots["device"], slots["state"], slots["pid"], slots["changed_ns"] = b"GPU-1", 1, 7, 9
-    return header.tobytes() + slots.tobytes()
-
-
 CPU = b"# host: node1\ntime_ns,domain,energy_uj,cpu_busy_ns,cpu_idle_ns\n" + b"".join(
     b"%d,package-0,%d,-1,-1\n%d,cpu,-1,%d,%d\n" % (at * 10**7, at * 9, at * 10**7, at * 3, at * 5)
     for at in range(1, 30)
@@ -264,7 +257,7 @@ def readers(folder: Path) -> dict[str, Reader]:
     from powerccl.platforms.store import load_profile
     from powerccl.traces import tables
     from powerccl.traces.cpu import read_cpu
-    from powerccl.traces.folder import RunData, read_info, read_journal, read_run
+    from powerccl.traces.folder import RunData, read_info, read_run
     from powerccl.traces.power import read_power
     from powerccl.traces.rank import read_rank
     from powerccl.tuning.rules import read_rules
@@ -339,7 +332,6 @@ def readers(folder: Path) -> dict[str, Reader]:
         Reader("power_csv", "power-a.csv", (power[:4096], power[:300]), named(read_power)),
         Reader("cpu_csv", "cpu-a.csv", (CPU,), named(read_cpu)),
         Reader("live_samples", "power-a.csv", (power[:4096], CPU), live_samples),
-        Reader("journal", "clocks-a.journal", (_journal(),), named(read_journal)),
         Reader("platform_profile", "a.json", (_shortened(profile.read_bytes()),), platform),
         Reader("tuner_table", "a.csv", (RULES,), table),
         Reader("tuned_profile", "tuned.json", (json.dumps(TUNED).encode(),), lambda path: load_tuned(str(path))),
@@ -366,7 +358,6 @@ def whole_run(folder: Path) -> Reader:
 
     run = write_run(folder / "whole", 40, 2)
     (run / "cpu-node1.csv").write_bytes(CPU)
-    (run / "clocks-node1.journal").write_bytes(_journal())
     (run / "mpi-0.trace").write_bytes(_trace((records.MPI_CALL, records.MPI_TOTAL, records.PROCESS, records.COMM)))
     (run / "rank-1.trace").write_bytes(_trace(tuple(records.LAYOUTS)))
     valid = {path.name: path.read_bytes() for path in run.iterdir()}
@@ -450,7 +441,7 @@ def fuzz(name: str, begin: int, count: int) -> tuple[int, float, list[tuple[int,
 
 NAMES = (
     *("run_json", "live_run_json", "rank_trace", "mpi_trace", "live_trace", "power_csv", "cpu_csv", "live_samples"),
-    *("journal", "platform_profile", "tuner_table", "tuned_profile", "summary_json", "sweep_json", "sweep_lines"),
+    *("platform_profile", "tuner_table", "tuned_profile", "summary_json", "sweep_json", "sweep_lines"),
     *("bench_lines", "steps_json", "kineto", WHOLE),
 )
 

@@ -42,7 +42,7 @@ def daemon(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeDaem
 
 @pytest.fixture
 def busy(daemon: FakeDaemon) -> FakeDaemon:
-    """Four GPUs: mine, another's, one whose clock is not restored yet, and one that nobody holds; and two cores."""
+    """Four GPUs: mine, another's, one whose clock is not restored yet, and one that nobody holds."""
     mine = int(Flag.MINE)
     daemon.devices = [
         row(UUIDS[0], flags=mine, pid=4711, uid=ME, mhz=(345, 345, 360), held_ms=725_000, changes=1234, sharers=2,
@@ -50,8 +50,6 @@ def busy(daemon: FakeDaemon) -> FakeDaemon:
         row(UUIDS[1], pid=4712, uid=OTHER, mhz=(210, 1200, 1980), held_ms=12_345, changes=2, run=b"solver"),
         row(UUIDS[2], flags=int(Flag.PENDING), mhz=(0, 0, 0)),
         row(UUIDS[3]),
-        row("cpu0", model="core", mhz=(0, 0, 3200)),
-        row("cpu1", model="core", flags=mine, pid=4711, uid=ME, mhz=(0, 800, 801), held_ms=90, changes=7),
     ]  # fmt: skip
     return daemon
 

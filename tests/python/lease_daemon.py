@@ -27,7 +27,7 @@ def message(kind: int, serial: int, body: bytes, version: int = 1, magic: int = 
 
 
 def welcome(serial: int, flags: int = 0, version: int = 1, status: int = 0) -> bytes:
-    body = struct.pack("=iIIIII32s", status, flags, 6000, 20, 5, 0, b"powerccld 9.8.7")
+    body = struct.pack("=iIIIQ32s", status, flags, 6000, 20, 0, b"powerccld 9.8.7")
     return message(Type.WELCOME, serial, body, version)
 
 
@@ -56,6 +56,11 @@ def device(
     return message(Type.DEVICE, serial, body)
 
 
+def totals(serial: int) -> bytes:
+    """In the order of leases.client.Totals, from 1 on."""
+    return message(Type.TOTALS, serial, struct.pack("=21Q", *range(1, 22)))
+
+
 def row(name: str, **fields: object) -> dict[str, Any]:
     """The fields of a device as FakeDaemon.devices takes them."""
     return {"name": name, **fields}
@@ -68,7 +73,6 @@ class FakeDaemon:
         self.path = path
         self.flags = int(Flag.ADMIN)
         self.devices: list[dict[str, Any]] = []
-        self.metrics: list[bytes] = []
         self.refuse: dict[int, tuple[int, str]] = {}  # by type of request
         self.override: Callable[[int, int], list[bytes] | None] = lambda kind, serial: None
         self.asked: list[tuple[int, bytes]] = []
@@ -115,9 +119,7 @@ class FakeDaemon:
         if kind == Type.STATUS:
             for fields in self.devices:
                 yield device(serial, **fields)
-        if kind == Type.METRICS:
-            for chunk in self.metrics:
-                yield message(Type.CHUNK, serial, struct.pack("=II4096s", len(chunk), 0, chunk))
+            yield totals(serial)
         yield reply(serial)
 
     def told(self, kind: int) -> list[bytes]:

@@ -145,7 +145,7 @@ def test_the_doctor_finds_a_daemon(busy: FakeDaemon) -> None:
     busy.refuse[Type.ACQUIRE] = (Status.NO_DEVICE, "")
     check = check_daemon(busy.path)
     assert (check.state, check.advice) == ("ok", "")
-    assert check.found == "powerccld 9.8.7, 4 GPUs and 2 cores; you may have leases and revoke those of others"
+    assert check.found == "powerccld 9.8.7, 4 GPUs; you may have leases and revoke those of others"
     busy.flags = 0
     assert check_daemon(busy.path).found.endswith("; you may have leases")
     assert busy.told(Type.ACQUIRE)[0] == b""  # asks for nothing that it could get
@@ -215,43 +215,14 @@ def test_doctor_on_processors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, n
     counter.write_text("1")
     monkeypatch.setattr(mpi_checks, "CPU_INFO", cpuinfo)
     monkeypatch.setattr(mpi_checks, "POWERCAP", tmp_path / "powercap")
-    monkeypatch.setattr(mpi_checks, "CPU_FREQUENCY", counter)
     monkeypatch.setattr(mpi_checks, "find_libraries", lambda: [])
     monkeypatch.setattr(mpi_checks, "find_launchers", lambda: [])
     found = {check.name: check for check in mpi_checks.check_mpi(native)}
     assert "UMWAIT and MWAITX" in found["waiting"].found
     assert found["CPU energy"].found == "1 RAPL counters (powercap)"
-    assert found["CPU clocks"].state == "ok"
     assert (found["MPI"].state, found["mpiexec"].state) == ("missing", "missing")
     monkeypatch.setattr(mpi_checks, "POWERCAP", tmp_path / "none")
     monkeypatch.setattr(mpi_checks, "PERF_POWER", tmp_path / "none")
-    monkeypatch.setattr(mpi_checks, "CPU_FREQUENCY", tmp_path / "none")
     (native.root / MPI_ADAPTER).unlink()
     found = {check.name: check for check in mpi_checks.check_mpi(native)}
-    assert {found[name].state for name in ("MPI library", "CPU energy", "CPU clocks")} == {"missing"}
-
-
-@pytest.mark.parametrize(
-    ("writable", "leased", "state", "words"),
-    [
-        (True, (0, "no daemon"), "ok", "ranks can write cpufreq"),
-        (False, (8, ""), "ok", "through powerccld, which leases 8 cores"),
-        (False, (0, "powerccld leases no cores"), "missing", "and powerccld leases no cores"),
-    ],
-)
-def test_doctor_tells_who_sets_core_clocks(
-    writable: bool, leased: tuple[int, str], state: str, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(mpi_checks, "CPU_FREQUENCY", tmp_path)
-    monkeypatch.setattr(mpi_checks, "_may_write", lambda _: writable)
-    monkeypatch.setattr(mpi_checks, "_leased_cores", lambda: leased)
-    found = mpi_checks._frequency()
-    assert found.state == state
-    assert words in found.found
-
-
-def test_doctor_without_a_daemon_has_no_cores_to_lease(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("POWERCCL_LEASE_SOCKET", str(tmp_path / "none"))
-    cores, refusal = mpi_checks._leased_cores()
-    assert cores == 0
-    assert "no powerccld listens" in refusal
+    assert {found[name].state for name in ("MPI library", "CPU energy")} == {"missing"}

@@ -32,9 +32,7 @@ def test_the_table_at_80_columns(busy: FakeDaemon) -> None:
     assert rows["GPU-11112222"] == ["GPU-11112222", "1980 MHz", "210–1200 MHz", "54321 4712 solver", "12 s", "2"]
     assert rows["GPU-33333333"] == ["GPU-33333333", "–", "restoring", "–"]
     assert rows["GPU-44444444"] == ["GPU-44444444", "1980 MHz", "default", "–"]
-    assert rows["cpu1"] == ["cpu1", "801 MHz", "800 MHz", f"{me} 4711", "90 ms", "7"]
-    assert "cpu0" not in rows
-    assert "3 of 6 held, 2 of them yours. 1 core that nobody holds left out." in result.output
+    assert "2 of 4 held, 1 of them yours." in result.output
     assert "! 1 clock not restored yet" in result.output
     assert "\x1b" not in result.output
 
@@ -69,8 +67,6 @@ def test_a_long_name_leaves_the_table_in_shape(busy: FakeDaemon) -> None:
     [
         ([], 0, "knows no device"),
         ([row(UUIDS[0])], 0, "Nobody holds a GPU."),
-        ([row(UUIDS[0]), row("cpu0")], 0, "Nobody holds a GPU and no core."),
-        ([row("cpu0")], 0, "Nobody holds a core."),
         ([row(UUIDS[0])], Flag.DRAINED, "! draining: no new leases until `powerccl clocks --drain off`"),
         ([row(UUIDS[0])], Flag.DRY, "! dry: it decides and answers, and sets no clock"),
         ([row(UUIDS[0])], Flag.EMULATED, "NVIDIA H200  emulated"),
@@ -104,8 +100,8 @@ def test_colour_unless_unwanted(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_short_names_tell_devices_apart() -> None:
     near = [f"GPU-4ba2dfe4-79cb-8a1e-7996-22f2e0b95d{n}" for n in (52, 53)]
-    assert list(report.short_names([*UUIDS[:3], "cpu3"]).values()) == [
-        "GPU-11111111", "GPU-11112222", "GPU-33333333", "cpu3",
+    assert list(report.short_names([*UUIDS[:3], "0000:1b"]).values()) == [
+        "GPU-11111111", "GPU-11112222", "GPU-33333333", "0000:1b",
     ]  # fmt: skip
     assert list(report.short_names(near).values()) == ["GPU-4ba2…5d52", "GPU-4ba2…5d53"]
     assert report.short_names(["GPU-1", "GPU-1"]) == {"GPU-1": "GPU-1"}
@@ -115,37 +111,27 @@ def test_json(busy: FakeDaemon) -> None:
     result = clocks("--json")
     document = json.loads(result.stdout)
     assert (document["schema"], document["server"], document["admin"]) == (1, "powerccld 9.8.7", True)
-    assert (document["heartbeat_ms"], document["gpu_interval_ms"], document["core_interval_ms"]) == (6000, 20, 5)
+    assert (document["heartbeat_ms"], document["gpu_interval_ms"]) == (6000, 20)
     first, second, third, fourth, *_ = document["devices"]
     assert first["device"] == UUIDS[0]
     assert first["holder"] == {
         "uid": ME, "user": pwd.getpwuid(ME).pw_name, "pid": 4711, "mine": True, "told": True, "run": "train",
         "held_ms": 725_000, "changes": 1234, "leases": 2,
     }  # fmt: skip
-    assert (first["min_mhz"], first["max_mhz"], first["now_mhz"], first["kind"]) == (345, 345, 360, "gpu")
+    assert (first["min_mhz"], first["max_mhz"], first["now_mhz"]) == (345, 345, 360)
     assert second["holder"]["mine"] is False
     assert (third["pending"], third["now_mhz"], third["holder"]) == (True, None, None)
     assert (fourth["max_mhz"], fourth["pending"]) == (None, False)
-    assert document["devices"][4]["kind"] == "core"
-
-
-def test_metrics_in_several_chunks(daemon: FakeDaemon) -> None:
-    page = ("# HELP x Ä clock.\n# TYPE x gauge\n" + "x 1\n" * 2000).encode()
-    cut = page.index("Ä".encode()) + 1  # in the middle of a character
-    daemon.metrics = [page[:cut], page[cut : cut + 4096], page[cut + 4096 :]]
-    result = clocks("--metrics")
-    assert result.exit_code == 0
-    assert result.stdout == page.decode()
 
 
 def test_release_ends_mine_and_no_others(busy: FakeDaemon) -> None:
     result = clocks("--release")
     assert result.exit_code == 0
-    assert busy.told(Type.REVOKE) == [UUIDS[0].encode(), b"cpu1"]
+    assert busy.told(Type.REVOKE) == [UUIDS[0].encode()]
     assert f"{UUIDS[0]}: ended the lease of {pwd.getpwuid(ME).pw_name}'s process 4711 (train)" in result.output
     busy.devices = busy.devices[1:4]
     assert "you hold no lease" in clocks("--release").output
-    assert len(busy.told(Type.REVOKE)) == 2
+    assert len(busy.told(Type.REVOKE)) == 1
 
 
 def test_release_where_only_administrators_may(busy: FakeDaemon) -> None:
@@ -166,7 +152,6 @@ def test_release_where_only_administrators_may(busy: FakeDaemon) -> None:
         ("GPU-1111", "", "2 devices are called so"),
         ("all", "all", "54321's process 4712 (solver)"),
         ("0000:1b:00.0", "0000:1b:00.0", "0000:1b:00.0: revoked"),
-        ("cpu", "cpu", "cpu: revoked"),  # not the first core
     ],
 )
 def test_revoke(busy: FakeDaemon, wish: str, named: str, said: str) -> None:
@@ -244,7 +229,7 @@ def test_every_refusal_has_words(daemon: FakeDaemon, status: int) -> None:
 
 @pytest.mark.parametrize(
     "arguments",
-    [("--json", "--metrics"), ("--release", "--revoke", "all"), ("--drain", "on", "--json"), ("--user", "x")],
+    [("--json", "--restore", "all"), ("--release", "--revoke", "all"), ("--drain", "on", "--json"), ("--user", "x")],
 )
 def test_one_thing_at_a_time(daemon: FakeDaemon, arguments: tuple[str, ...]) -> None:
     result = clocks(*arguments)

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
+from lease_daemon import UUIDS, FakeDaemon
 from prometheus_client.parser import text_string_to_metric_families
 from synthetic import MS, TraceWriter, mpi_run, mpi_trace, training_run, uuid, write_info, write_power
 
@@ -167,6 +168,24 @@ def test_damaged_and_empty_folders_are_counted_as_problems(tmp_path: Path) -> No
     samples = scraped(as_text(collector_of(folder, empty)[1]))
     assert value(samples, "powerccl_exporter_problems") >= 2
     assert value(samples, "powerccl_collectives_total", rank="1") == 9
+
+
+def test_metrics_of_the_daemon(busy: FakeDaemon, tmp_path: Path) -> None:
+    samples = scraped(CliRunner().invoke(cli, ["export", "--once"]).stdout_bytes)
+    assert [value(samples, "powerccl_lease_held", device=uuid) for uuid in UUIDS] == [1, 1, 0, 0]
+    assert value(samples, "powerccl_lease_clock_max_hertz", device=UUIDS[1]) == 1200e6
+    assert value(samples, "powerccl_lease_clock_max_hertz", device=UUIDS[0]) == 345e6
+    assert value(samples, "powerccl_lease_restore_pending", device=UUIDS[2]) == 1
+    assert value(samples, "powerccl_lease_sessions") == 1
+    assert value(samples, "powerccl_lease_grants_total") == 8
+    assert value(samples, "powerccl_lease_ends_total", how="silent") == 12
+    assert value(samples, "powerccl_lease_driver_seconds_total") == pytest.approx(21e-6)
+    busy.flags = 0  # not an administrator: clocks of others are not told, which is no zero
+    samples = scraped(CliRunner().invoke(cli, ["export", "--once"]).stdout_bytes)
+    told = {dict(labels)["device"] for name, labels in samples if name == "powerccl_lease_clock_max_hertz"}
+    assert told == {UUIDS[0], UUIDS[2], UUIDS[3]}
+    run = training_run(tmp_path / "run")
+    assert "powerccl_lease" not in CliRunner().invoke(cli, ["export", "--once", str(run)]).stdout
 
 
 def test_names_follow_the_conventions() -> None:

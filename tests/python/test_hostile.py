@@ -66,9 +66,7 @@ def test_only_regular_files_are_opened(tmp_path: Path, how: str) -> None:
 
 
 @pytest.mark.parametrize("how", HOW)
-@pytest.mark.parametrize(
-    "name", ["run.json", "rank-0.trace", "mpi-0.trace", "power-node1.csv", "cpu-a.csv", "clocks-a.journal"]
-)
+@pytest.mark.parametrize("name", ["run.json", "rank-0.trace", "mpi-0.trace", "power-node1.csv", "cpu-a.csv"])
 def test_whatever_is_in_the_place_of_a_file_is_a_problem_of_the_run(tmp_path: Path, name: str, how: str) -> None:
     folder = training_run(tmp_path / "run")
     replaced(folder / name, how)
@@ -76,8 +74,7 @@ def test_whatever_is_in_the_place_of_a_file_is_a_problem_of_the_run(tmp_path: Pa
     assert any(name in problem and how in problem for problem in whole.problems), whole.problems
     live = LiveRun(folder)
     live.look()
-    if not name.startswith("clocks"):
-        assert any(name in problem and how in problem for problem in live.problems), live.problems
+    assert any(name in problem and how in problem for problem in live.problems), live.problems
     live.close()
 
 

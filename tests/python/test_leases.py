@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import pwd
 import re
@@ -13,7 +14,7 @@ import threading
 from pathlib import Path
 
 import pytest
-from lease_daemon import ME, FakeDaemon, clocks, message, reply, welcome
+from lease_daemon import ME, FakeDaemon, clocks, message, reply, totals, welcome
 
 from powerccl.errors import PowercclError
 from powerccl.leases import client as leases
@@ -26,7 +27,6 @@ HEADER_FILE = Path(__file__).parents[2] / "native/abi/lease.h"
 
 def test_the_structs_are_those_of_the_header() -> None:
     text = re.sub(r"//.*", "", HEADER_FILE.read_text()).replace("POWERCCL_LEASE_TEXT]", "120]")
-    text = text.replace("POWERCCL_LEASE_CHUNK_BYTES]", "4096]")
     letters = {"uint32_t": "I", "int32_t": "i", "uint16_t": "H", "uint64_t": "Q"}
 
     def layout(name: str) -> str:
@@ -47,7 +47,7 @@ def test_the_structs_are_those_of_the_header() -> None:
         "drain": protocol.DRAIN,
         "reply": protocol.REPLY,
         "device": protocol.DEVICE,
-        "chunk": protocol.CHUNK,
+        "totals": protocol.TOTALS,
     }
     assert {name: layout(name) for name in used} == {name: used[name].format for name in used}
     sizes = dict(re.findall(r"sizeof\(struct powerccl_lease_(\w+)\) == (\d+)", text))
@@ -73,7 +73,7 @@ def test_serials_grow_and_words_unasked_are_passed_over(daemon: FakeDaemon) -> N
     def script(kind: int, serial: int) -> list[bytes] | None:
         seen.append(serial)
         unasked = [reply(0, -12, kind=Type.ENDED), reply(0, kind=Type.SETTLED)]
-        return [*unasked, reply(serial)] if kind == Type.STATUS else None
+        return [*unasked, totals(serial), reply(serial)] if kind == Type.STATUS else None
 
     daemon.override = script
     with connect(daemon.path, "a name " + "x" * 100) as session:
@@ -109,11 +109,17 @@ def test_garbage_is_refused(daemon: FakeDaemon, what: str, when: Type) -> None:
     assert "hint: check that it is powerccld" in result.output
 
 
-def test_a_chunk_longer_than_it_can_be(daemon: FakeDaemon) -> None:
-    chunk = struct.pack("=II4096s", 4097, 0, b"")
-    page = lambda serial: [message(Type.CHUNK, serial, chunk), reply(serial)]  # noqa: E731
-    daemon.override = lambda kind, serial: page(serial) if kind == Type.METRICS else None
-    assert "4097 bytes in a chunk" in clocks("--metrics").output
+@pytest.mark.parametrize("times", [0, 2])
+def test_a_status_has_one_totals(daemon: FakeDaemon, times: int) -> None:
+    parts = lambda serial: [*[totals(serial)] * times, reply(serial)]  # noqa: E731
+    daemon.override = lambda kind, serial: parts(serial) if kind == Type.STATUS else None
+    assert f"with {times} totals" in clocks().output
+
+
+def test_the_totals_are_those_of_the_header() -> None:
+    (body,) = re.findall(r"struct powerccl_lease_totals \{(.*?)\};", re.sub(r"//.*", "", HEADER_FILE.read_text()), re.S)
+    declared = [field for names in re.findall(r"uint64_t ([^;]+);", body) for field in names.split(", ")]
+    assert [field.name for field in dataclasses.fields(leases.Totals)] == declared
 
 
 def test_another_version(daemon: FakeDaemon) -> None:

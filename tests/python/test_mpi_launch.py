@@ -48,10 +48,6 @@ def test_the_jobs_environment(native: NativeFiles) -> None:
         "I_MPI_WAIT_MODE": "1",
         "POWERCCL_MPI": "auto",
     }
-    assert "POWERCCL_MPI_CPU_CLOCK" in mpi_environment({"POWERCCL_CLOCKS": "dry"}, native, "auto", None)[0]
-    leased = {"POWERCCL_CLOCKS": "lease", "POWERCCL_MPI_CPU_CLOCK": "1"}
-    assert mpi_environment(leased, native, "auto", None)[0]["POWERCCL_MPI_CPU_CLOCK"] == "lease"
-    assert "POWERCCL_MPI_CPU_CLOCK" not in mpi_environment({"POWERCCL_CLOCKS": "lease"}, native, "auto", None)[0]
     again, _ = mpi_environment({**base, **added}, native, "auto", 2.5)
     assert again["POWERCCL_MPI_MAX_DELAY"] == "2.5"
     assert "POWERCCL_MPI_MAX_DELAY" not in mpi_environment({"POWERCCL_MPI_MAX_DELAY": "3"}, native, "auto", None)[0]

@@ -30,8 +30,8 @@ def test_a_private_daemon_that_does_not_start(tmp_path: Path) -> None:
     native = NativeFiles(tmp_path / "native")
     with pytest.raises(PowercclError, match="powerccld is missing"):
         start_daemon(native, tmp_path / "s", tmp_path / "state", tmp_path / "log", os.environ)
-    fakes.write_program(native.root / DAEMON, "#!/bin/sh\necho 'powerccld: nothing to lease' >&2\nexit 1\n")
-    with pytest.raises(PowercclError, match="did not start: powerccld: nothing to lease") as error:
+    fakes.write_program(native.root / DAEMON, "#!/bin/sh\necho 'powerccld: cannot lease GPUs' >&2\nexit 1\n")
+    with pytest.raises(PowercclError, match="did not start: powerccld: cannot lease GPUs") as error:
         start_daemon(native, tmp_path / "s", tmp_path / "state", tmp_path / "log", os.environ)
     assert str(tmp_path / "log") in error.value.hint
 

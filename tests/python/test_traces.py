@@ -16,7 +16,7 @@ from synthetic import MS, TraceWriter, write_info
 
 from powerccl.live.run_folder import LiveRun
 from powerccl.traces import records, tables
-from powerccl.traces.folder import read_journal, read_run
+from powerccl.traces.folder import read_run
 from powerccl.traces.power import read_power
 from powerccl.traces.rank import TraceError, read_rank
 
@@ -222,7 +222,6 @@ def test_garbage_never_raises(tmp_path: Path) -> None:
             damaged[random.randrange(len(damaged))] = random.randrange(256)
         (tmp_path / "rank-0.trace").write_bytes(damaged[: random.randrange(len(damaged))])
         (tmp_path / "power-x.csv").write_bytes(random.randbytes(300))
-        (tmp_path / "clocks-x.journal").write_bytes(b"PWRCCLJR" + random.randbytes(200))
         (tmp_path / "run.json").write_bytes(random.randbytes(40))
         run = read_run(tmp_path)
         for table in (tables.calls, tables.kernels, tables.clocks, tables.notes, tables.waits):
@@ -343,19 +342,6 @@ def test_kernels_timed_on_the_host_are_of_the_same_clock(tmp_path: Path) -> None
     expected = np.array([(100 * call + 10) * MS for call in range(40)])
     assert np.abs(kernels["start_ns"].to_numpy() - expected).max() < 25_000
     assert np.abs(kernels["duration_ns"].to_numpy() - 3 * MS).max() < 10
-
-
-def test_journal_tells_who_holds_a_clock(tmp_path: Path) -> None:
-    slots = [
-        struct.pack("<48sIIQQQII", b"GPU-a", 1, 4242, 5, 9, 6, 0, 0),
-        struct.pack("<48sIIQQQII", b"GPU-b", 0, 0, 5, 9, 7, 2, 0),
-        b"\0" * 88,
-    ]
-    path = tmp_path / "clocks-0123456789ab.journal"
-    path.write_bytes(struct.pack("<8sII64s", b"PWRCCLJR", 3, 3, b"node1") + b"".join(slots))
-    first, second = read_journal(path)
-    assert (first.device, first.locked, first.pid, first.host) == ("GPU-a", True, 4242, "node1")
-    assert (second.device, second.locked, second.restored_by_agent) == ("GPU-b", False, 2)
 
 
 def test_a_folder_that_is_not_there(tmp_path: Path) -> None:

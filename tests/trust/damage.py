@@ -349,7 +349,6 @@ KINDS = (
     Damage("powerccl run killed", launcher_killed),
     Damage("run.json of a newer schema", newer_schema),
     Damage("run.json cut", _cut("run.json", 0.5)),
-    Damage("clock journal cut", _cut("clocks-*.journal", 0.5)),
     _cpu("processor samples missing", lambda v, s: None if 0.3 < s < 0.8 else v),
     _cpu("processor counter wraps to 0", lambda v, s: v if s < 0.5 else v // 50),
     _cpu("processor counter jumps", lambda v, s: v if s < 0.5 else v + TWO_32 * 1000),

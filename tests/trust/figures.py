@@ -32,7 +32,7 @@ LINK_GBS = {
     "a100x8-two-nodes": 9.9,
 }
 H100_GBS = 450.0
-DAMAGED_FILES = ("power-*.csv", "rank-*.trace", "run.json", "clocks-*.journal", "cpu-*.csv", "policy.table")
+DAMAGED_FILES = ("power-*.csv", "rank-*.trace", "run.json", "cpu-*.csv", "policy.table")
 
 
 def link_gbs(emulated: str) -> float | None:

@@ -41,7 +41,6 @@ void thread_ends(void* data) {
   t_thread = nullptr;
   if (!g_adapter.armed.load(std::memory_order_acquire)) return;  // a forked child: all of it is its parent's
   flush(thread, ticks());
-  thread->core.leave();
   g_adapter.threads.give_back(thread);
 }
 
@@ -120,39 +119,10 @@ void wire_open_mpi() {
   if (add != nullptr) add(progress_looped);
 }
 
-void long_wait(void*, bool begins) {
-  if (begins) {
-    t_thread->core.lower(&g_adapter.core_clocks);
-  } else {
-    t_thread->core.restore();
-  }
-}
-
-// Nothing is lowered where nobody could put it back.
-void manage_core_clocks() {
-  device::Error error;
-  const char* folder = g_adapter.environment.run_folder;
-  CoreClocks& clocks = g_adapter.core_clocks;
-  if (folder[0] == '\0' || device::journal_open(&clocks.journal, folder, &error) != device::kOk) {
-    if (g_adapter.environment.speaks()) {
-      say("start the job with `powerccl run`, whose agent restores clocks that a dead process lowered",
-          "core clocks are not changed%s%s", folder[0] == '\0' ? ": there is no run folder" : ": ", error.text);
-    }
-    return;
-  }
-  snprintf(clocks.sysfs_cores, sizeof(clocks.sysfs_cores), "%s/devices/system/cpu", g_adapter.settings.sysfs);
-  clocks.by_lease = g_adapter.settings.cpu_clock == MpiCpuClock::kLease;
-  clocks.environment = &g_adapter.environment;
-  clocks.trace = &g_adapter.trace;
-  g_adapter.plan.long_wait = long_wait;
-}
-
 void forked_child() {
   if (!g_adapter.armed.exchange(false, std::memory_order_acq_rel)) return;
   t_thread = nullptr;
   g_adapter.trace.close();
-  device::journal_close(&g_adapter.core_clocks.journal);
-  for (uint32_t i = 0; i < g_adapter.threads.count(); ++i) g_adapter.threads[i].core.forget();
 }
 
 // What depends on the library itself. Another one may be loaded, or the same at other addresses, each time that MPI
@@ -190,7 +160,6 @@ bool arm() {
   g_adapter.flush_ticks = g_adapter.clock.from_ns(kFlushNs);
   g_adapter.long_call_ticks = g_adapter.clock.from_ns(kLongCallNs);
   copy_text(g_adapter.waits, sizeof(g_adapter.waits), choice.text);
-  if (settings.cpu_clock != MpiCpuClock::kOff && settings.mode != MpiMode::kObserve) manage_core_clocks();
   pthread_key_create(&g_thread_key, thread_ends);
   call_in_forked_child(forked_child);
   if (g_adapter.environment.debug >= 1 && g_adapter.environment.speaks()) {
@@ -330,7 +299,6 @@ void after_finalize(Word result) {
 __attribute__((destructor)) static void library_ends() {
   if (g_adapter.withdrawn.load(std::memory_order_relaxed)) return;
   before_finalize(false);
-  if (t_thread != nullptr) t_thread->core.leave();
   g_adapter.trace.flush();
 }
 

@@ -12,7 +12,6 @@
 
 #include "adapters/mpi/call_accounts.h"
 #include "adapters/mpi/communicators.h"
-#include "adapters/mpi/core_clocks.h"
 #include "adapters/mpi/functions.h"
 #include "adapters/mpi/library.h"
 #include "adapters/mpi/rounds.h"
@@ -47,7 +46,6 @@ struct ThreadState {
   uint64_t flushed = 0;
   Waiter waiter;
   CallAccounts accounts;
-  ThreadCore core;
   CachedCommunicator communicators[kCached];
   CachedType types[kCached];
 
@@ -98,7 +96,6 @@ struct ProcessState {
   WaitPlan plan;
   char waits[sizeof(WaitChoice::text)] = "";  // how, for people
   TraceWriter trace;
-  CoreClocks core_clocks;
   Communicators communicators;
   std::atomic<uint32_t> type_generation{1};
   uint64_t flush_ticks = 0;                  // how often a thread writes its sums

@@ -23,11 +23,6 @@ constexpr OwnCall kWaitingCalls[] = {
     {"getrusage", SYS_getrusage, {}},
 };
 
-void restore_core_clocks() {
-  g_adapter.plan.long_wait = [](void*, bool) {};
-  for (uint32_t i = 0; i < g_adapter.threads.count(); ++i) g_adapter.threads[i].core.leave();
-}
-
 // Threads that are in a call now go on with this plan.
 void wait_without_calls(bool may_yield) {
   WaitTable& table = g_adapter.plan.table;
@@ -40,7 +35,6 @@ void wait_without_calls(bool may_yield) {
 
 void withdraw(const Refusal& refusal, bool may_yield) {
   if (!g_adapter.armed.exchange(false, std::memory_order_acq_rel)) return;
-  if (g_adapter.plan.long_wait != nullptr) restore_core_clocks();
   wait_without_calls(may_yield);
   record_sums();
   char text[48];

@@ -6,9 +6,9 @@ namespace {
 
 // WaitPlan says what these are for. Half of the spin time sleeps in waits that end at once; double saves little there.
 constexpr double kSpinUs = 150.0;
-// Most of what a long wait costs is the number of its sleeps: a quarter less in a wait of 1 s than with 2 ms. 10 ms saves
-// none there, and a sleep that wakes late then exceeds 1 % of it. Where the library does not tell what moved, one message
-// after the other may find the rank asleep; half costs 6 % more sleeps.
+// Most of what a long wait costs is the number of its sleeps: a quarter less in a wait of 1 s than with 2 ms. 10 ms
+// saves none there, and a sleep that wakes late then exceeds 1 % of it. Where the library does not tell what moved, one
+// message after the other may find the rank asleep; half costs 6 % more sleeps.
 constexpr double kLongestUs = 8000.0, kLongestUnsureUs = 5000.0;
 // A poll is a sign if it takes so many times the usual length, plus a margin. A poll takes 0.1 us (MPICH over UCX) to
 // 1 us, and serving a message adds 1 us. Double of either constant misses small messages. Half of either takes one poll
@@ -27,7 +27,6 @@ constexpr double kMostTakenUs = 30.0;  // an offer that takes longer was taken: 
 constexpr uint64_t kCallsAnOffer = 5;  // sched_yield() that nobody takes is three to four empty calls long
 constexpr int kCallsTried = 32;
 constexpr double kInstructionUs = 200.0;
-constexpr double kLongWaitUs = 5000.0;
 // A core counts as shared for so many offers or pauses since the last offer that was taken.
 constexpr uint32_t kSharedFor = 256;
 constexpr double kAnswerUs = 3.0;
@@ -68,7 +67,6 @@ WaitPlan make_wait_plan(const WaitTable& table, const WaitChoice& choice, double
   if (plan.taken_ticks > most_taken) plan.taken_ticks = most_taken;
   plan.answer_ticks = static_cast<uint64_t>(kAnswerUs * us);
   plan.instruction_ticks = static_cast<uint64_t>(kInstructionUs * us);
-  plan.long_ticks = static_cast<uint64_t>(kLongWaitUs * us);
   return plan;
 }
 
@@ -79,7 +77,6 @@ void Waiter::idle(const WaitPlan& plan, Moved moved) {
     awake_until_ = now + plan.spin_ticks;
     polls_ = 0;
     if (shared_ > 0) expect_answer(plan, now);
-    if (__builtin_expect(long_, 0)) end_long_wait(plan);
   } else if (moved == Moved::kUnknown && is_sign(plan, now - last_)) {
     see_sign(plan, now);
   } else {
@@ -100,10 +97,6 @@ void Waiter::idle(const WaitPlan& plan, Moved moved) {
   uint64_t want = static_cast<uint64_t>(static_cast<double>(waited) * plan.fraction);
   const uint64_t longest = moved == Moved::kUnknown ? plan.longest_unsure_ticks : plan.longest_ticks;
   if (want > longest) want = longest;
-  if (!long_ && waited >= plan.long_ticks && plan.long_wait != nullptr && shared_ == 0) {
-    long_ = slept_ = true;
-    plan.long_wait(plan.long_wait_context, true);
-  }
   if (!pause(plan, want)) {
     if (shared_ > 0 || now - last_offer_ > plan.yield_ticks) offer_core(plan, now);
     return;
@@ -181,10 +174,7 @@ bool Waiter::pause(const WaitPlan& plan, uint64_t want) {
   const uint64_t most = plan.longest_unsure_ticks / 2;
   const uint64_t overshoot = overshoot_.value() < most ? overshoot_.value() : most;
   if (want < overshoot + us) return false;
-  if (slack_ns_ == 0) {
-    slack_ns_ = plan.table.slack(plan.table.context, 1);
-    slept_ = true;
-  }
+  if (slack_ns_ == 0) slack_ns_ = plan.table.slack(plan.table.context, 1);
   const uint64_t length = want - overshoot;
   asked_ticks += want;
   const uint64_t before = plan.table.now(plan.table.context);
@@ -196,16 +186,9 @@ bool Waiter::pause(const WaitPlan& plan, uint64_t want) {
   return true;
 }
 
-void Waiter::end_long_wait(const WaitPlan& plan) {
-  plan.long_wait(plan.long_wait_context, false);
-  long_ = false;
-}
-
 void Waiter::restore(const WaitPlan& plan) {
-  if (long_) end_long_wait(plan);
-  if (slack_ns_ != 0) plan.table.slack(plan.table.context, slack_ns_);
+  plan.table.slack(plan.table.context, slack_ns_);
   slack_ns_ = 0;
-  slept_ = false;
 }
 
 }  // namespace powerccl

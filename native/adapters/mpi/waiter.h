@@ -35,11 +35,6 @@ struct WaitPlan {
   uint64_t taken_ticks = 0;           // an offer that took longer was taken
   uint64_t answer_ticks = 0;          // what a change of threads and the way back take
   uint64_t instruction_ticks = 0;     // pauses up to here by instruction, if there is one
-  // Called when `long_ticks` were waited on a core that nobody else wants, and when that wait has ended: something
-  // moved or the call is over. May be null.
-  void (*long_wait)(void* context, bool begins) = nullptr;
-  void* long_wait_context = nullptr;
-  uint64_t long_ticks = 0;
 };
 
 WaitPlan make_wait_plan(const WaitTable& table, const WaitChoice& choice, double budget_percent, bool sleeps);
@@ -88,7 +83,7 @@ class Waiter {
   // The call is over: what was changed for it is restored.
   void end(const WaitPlan& plan) {
     if (__builtin_expect(answer_until_ != 0, 0)) answered();
-    if (__builtin_expect(slept_, 0)) restore(plan);
+    if (__builtin_expect(slack_ns_ != 0, 0)) restore(plan);
   }
 
   // The core is wanted by others, as far as is known.
@@ -107,7 +102,6 @@ class Waiter {
   void restore(const WaitPlan& plan);
   void expect_answer(const WaitPlan& plan, uint64_t now);
   void answered();
-  void end_long_wait(const WaitPlan& plan);
   bool pause(const WaitPlan& plan, uint64_t want_ticks);
 
   uint64_t stretch_ = 0;      // since when nothing has moved
@@ -126,7 +120,6 @@ class Waiter {
   // and how often it was not tried.
   uint64_t answer_until_ = 0;
   uint32_t answers_ = kMostAnswers, untried_ = 0;
-  bool slept_ = false, long_ = false;
 };
 
 }  // namespace powerccl

@@ -25,7 +25,7 @@ from powerccl.traces.run_info import RUN_FILE, RunInfo
 NO_SAMPLES = "no power samples of the job's GPUs"
 HEAD_BYTES = 1 << 16  # of a sample file, whose comments and names of columns take a hundredth of it
 # Files without a figure of a job that left no trace and that could not set a clock.
-NO_FIGURES = (RUN_FILE, SUMMARY_FILE, ".run-id", ".refused-*", "policy.table", "agent-*", "clocks-*.journal")
+NO_FIGURES = (RUN_FILE, SUMMARY_FILE, ".run-id", ".refused-*", "policy.table", "agent-*")
 
 
 def brief(folder: Path) -> tuple[RunData, RunSummary] | None:

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from statistics import fmean
 
 import numpy as np
@@ -11,7 +11,6 @@ import polars as pl
 
 from powerccl.analysis import intervals as iv
 from powerccl.analysis.findings import Clocks
-from powerccl.traces.folder import JournalSlot
 
 NOT_NOW = -100  # kClockNotNow of native/clock/clock_client.h: no lease at the moment, nothing was set
 CLOCK_STEP_MHZ = 30  # a read-back this far above the clock set is still that clock: drivers round to their steps
@@ -32,9 +31,7 @@ def wanted_low(clocks: pl.DataFrame) -> dict[str, iv.Intervals]:
     return {gpu: iv.union(*np.array(found, dtype=np.int64).T) for gpu, found in spans.items()}
 
 
-def clock_switches(
-    clocks: pl.DataFrame, journal: Sequence[JournalSlot], communicating: Mapping[str, iv.Intervals]
-) -> Clocks:
+def clock_switches(clocks: pl.DataFrame, communicating: Mapping[str, iv.Intervals]) -> Clocks:
     """Count and time the clock requests of traces.tables.clocks; times only of those really carried out.
 
     `communicating`: when each GPU communicated.
@@ -65,6 +62,4 @@ def clock_switches(
         low_s=fmean(iv.length_ns(spans) for spans in low.values()) / 1e9 if low else None,
         low_communicating_s=fmean(float(each.sum()) for each in both) / 1e9 if both else None,
         off_target=len(read.filter(pl.col("read_back_mhz") > pl.col("max_mhz") + CLOCK_STEP_MHZ)),
-        left_locked=sum(slot.locked for slot in journal),
-        restored_by_agent=sum(slot.restored_by_agent for slot in journal),
     )

@@ -121,8 +121,6 @@ class Clocks(msgspec.Struct, kw_only=True):
     low_s: float | None = None  # mean of GPUs: a low clock was wanted, in a dry run too
     low_communicating_s: float | None = None  # of that, while a collective ran
     off_target: int = 0  # read at once after the call, the clock was still above the one set
-    left_locked: int = 0  # GPUs that the journal still says are locked
-    restored_by_agent: int = 0
 
 
 class RankPolicy(msgspec.Struct, kw_only=True):

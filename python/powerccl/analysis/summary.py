@@ -128,7 +128,7 @@ def summarise(
         recording_pct=_recording_pct(run),
         energy=_energy(run, gpus, [*_not_counted(run), missing_ranks(len(ranks), count_expected(ranks))]),
         communication=_with_regression(_communication(gpus), communicating, energy, part),
-        clocks=clock_switches(tables.clocks(run), run.journal, communicating),
+        clocks=clock_switches(tables.clocks(run), communicating),
         policy_outcome=policy_outcome(run),
         patterns=patterns,
         phases=phase_rows(coverage, kernels, tables.tags(run), max(len(ranks), 1)),

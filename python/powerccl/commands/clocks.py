@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
 @click.command("clocks")
 @click.option("--json", "as_json", is_flag=True, help="Print devices and lease holders as JSON.")
-@click.option("--metrics", is_flag=True, help="Print powerccld's metrics in the Prometheus text format.")
 @click.option("--release", is_flag=True, help="End all leases that you hold. Their processes cannot get them again.")
 @click.option("--revoke", default="", metavar="DEVICE|all", help="End the lease of any user.  [administrators]")
 @click.option(
@@ -43,7 +42,6 @@ if TYPE_CHECKING:
 )
 def command(
     as_json: bool,
-    metrics: bool,
     release: bool,
     revoke: str,
     restore: str,
@@ -53,8 +51,8 @@ def command(
 ) -> None:
     """Show who holds leases of clocks, and end leases.
 
-    powerccld grants the leases. DEVICE is the UUID of a GPU (the part that the table shows is enough), its PCI bus
-    id, or a core such as cpu3. A lease also ends with the process that holds it.
+    powerccld grants the leases. DEVICE is the UUID of a GPU (the part that the table shows is enough) or its PCI bus
+    id. A lease also ends with the process that holds it.
 
     \b
     powerccl clocks
@@ -64,15 +62,13 @@ def command(
     """  # noqa: D301 - click's mark for text that is not to be wrapped
     from powerccl.leases.client import connect, socket_path
 
-    wishes = [as_json, metrics, release, bool(revoke), bool(restore), drain is not None]
+    wishes = [as_json, release, bool(revoke), bool(restore), drain is not None]
     if sum(wishes) > 1:
-        raise click.UsageError("--json, --metrics, --release, --revoke, --restore and --drain: one at a time")
+        raise click.UsageError("--json, --release, --revoke, --restore and --drain: one at a time")
     if user and not revoke:
         raise click.UsageError("--user goes with --revoke")
     with connect(socket or socket_path(os.environ), "powerccl clocks") as leases:
-        if metrics:
-            write_out("-", leases.metrics())
-        elif release:
+        if release:
             _release(leases)
         elif revoke:
             _revoke(leases, revoke, _uid(user) if user else None)
@@ -98,7 +94,6 @@ def _show(leases: Leases, as_json: bool) -> None:
             "admin": leases.admin,
             "heartbeat_ms": leases.heartbeat_ms,
             "gpu_interval_ms": leases.gpu_interval_ms,
-            "core_interval_ms": leases.core_interval_ms,
         }
         write_out("-", clean.to_json(report.as_json(leases, devices, about), indent=2))
         return
@@ -185,7 +180,7 @@ def _find(devices: list[Device], wish: str) -> str:
     if wish in names:
         return wish
     head, _, tail = wish.partition("…")  # as the table cuts them
-    found = [name for name in names if not name.startswith("cpu") and name.startswith(head) and name.endswith(tail)]
+    found = [name for name in names if name.startswith(head) and name.endswith(tail)]
     if len(found) > 1:
         raise PowercclError(f"{len(found)} devices are called so: {wish}", f"which of {', '.join(found)}?")
     return found[0] if found else wish

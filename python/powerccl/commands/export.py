@@ -61,11 +61,11 @@ def command(
     keep_s: float,
     runs_dir: Path | None,
 ) -> int:
-    """Export metrics of the running jobs on this node to Prometheus.
+    """Export metrics of this node's jobs and of powerccld to Prometheus.
 
-    Export finds your jobs by their processes (as root: all users' jobs). With RUN, it exports these run folders
-    instead. It reads the files of a run at each scrape, and runs until you stop it. packaging/prometheus/ has a
-    Grafana dashboard.
+    Export finds your running jobs by their processes (as root: all users' jobs), and asks the node's powerccld for its
+    leases. With RUN, it exports these run folders instead. It reads the files of a run at each scrape, and runs until
+    you stop it. packaging/prometheus/ has a Grafana dashboard.
 
     \b
     powerccl export --once
@@ -87,7 +87,7 @@ def command(
     node = LiveNode(
         [find_run(name, runs_dir or Path("runs")) for name in names], runs_dir, keep_s=keep_s, totals=True, say=say
     )
-    collector = JobCollector(node.look, lambda: node.counts, named=bool(names))
+    collector = JobCollector(node.look, lambda: node.counts, named=bool(names), daemon=lambda: node.daemon)
     with contextlib.closing(node):
         catch_up(node)
         if once and textfile:

@@ -122,9 +122,7 @@ def check_daemon(path: Path) -> Check:
         return Check(name, "missing", error.message, f"{GUIDE}; jobs that only observe need none")
     except PowercclError as error:
         return Check(name, "missing", error.message, error.hint)
-    cores = sum(device.core for device in devices)
-    kinds = [f"{plural(len(devices) - cores, 'GPU')}"] + ([f"{plural(cores, 'core')}"] if cores else [])
-    found = f"{leases.server}, {' and '.join(kinds)}{', dry: sets no clock' if leases.dry else ''}"
+    found = f"{leases.server}, {plural(len(devices), 'GPU')}{', dry: sets no clock' if leases.dry else ''}"
     if not allowed:
         advice = "ask the administrator to name you in `users` or `groups` of /etc/powerccl/powerccld.toml"
         return Check(name, "missing", f"{found}; you may have no leases", advice)

@@ -13,17 +13,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from powerccl.doctor.checks import Check
-from powerccl.errors import PowercclError
 from powerccl.launch.mpi import find_launchers
 from powerccl.launch.native import MPI_ADAPTER, NativeFiles
-from powerccl.leases.client import connect, socket_path
-from powerccl.quantities import plural
 
 LIBRARY_NAMES = ("libmpi.so.12", "libmpi.so.40", "libmpi_abi.so.1", "libmpich.so.12")
 CPU_INFO = Path("/proc/cpuinfo")
 POWERCAP = Path("/sys/class/powercap")
 PERF_POWER = Path("/sys/bus/event_source/devices/power/events")
-CPU_FREQUENCY = Path("/sys/devices/system/cpu/cpu0/cpufreq/scaling_max_freq")
 _PATIENCE_S = 20
 
 # MPI_Get_library_version may be called before MPI_Init. In a process of its own: loading an MPI is its business.
@@ -83,7 +79,6 @@ def check_mpi(native: NativeFiles | None) -> Iterator[Check]:
     yield Check("mpiexec", "ok" if launchers else "missing", found)
     yield _waiting()
     yield _energy()
-    yield _frequency()
 
 
 def find_libraries() -> list[MpiLibrary]:
@@ -191,38 +186,3 @@ def _may_use_perf() -> bool:
     except (OSError, ValueError):
         return False
     return os.geteuid() == 0 or paranoid <= 0
-
-
-def _frequency() -> Check:
-    name = "CPU clocks"
-    if not CPU_FREQUENCY.exists():
-        return Check(
-            name,
-            "missing",
-            "no cpufreq on this machine: waiting ranks sleep, but the clocks of their cores do not change",
-        )
-    asked = "only with POWERCCL_MPI_CPU_CLOCK=1"
-    if _may_write(CPU_FREQUENCY):
-        return Check(name, "ok", f"ranks can write cpufreq ({asked})")
-    cores, refusal = _leased_cores()
-    if cores:
-        return Check(name, "ok", f"through powerccld, which leases {plural(cores, 'core')} ({asked})")
-    advice = "ask the administrator to allow it: core.leases = true in /etc/powerccl/powerccld.toml"
-    text = f"POWERCCL_MPI_CPU_CLOCK has no effect: ranks cannot write cpufreq, and {refusal}"
-    return Check(name, "missing", text, advice)
-
-
-def _may_write(path: Path) -> bool:
-    return os.access(path, os.W_OK)
-
-
-def _leased_cores() -> tuple[int, str]:
-    """How many cores powerccld would lease to this user; why, if none."""
-    try:
-        with connect(socket_path(os.environ), "powerccl doctor") as leases:
-            cores = sum(device.core for device in leases.status())
-            if not cores:
-                return 0, "powerccld leases no cores"
-            return (cores, "") if leases.may_lease() else (0, "powerccld grants you no leases")
-    except PowercclError as error:
-        return 0, error.message

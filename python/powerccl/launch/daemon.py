@@ -139,10 +139,7 @@ class PrivateDaemon(Kept):
         """Whether somebody else is connected: another job's launcher, as a rule."""
         try:
             with connect(self.listening) as session:
-                return any(
-                    line.startswith("powerccl_lease_sessions ") and float(line.split()[1]) > 1
-                    for line in session.metrics().splitlines()
-                )
+                return session.status_and_totals()[1].sessions > 1
         except PowercclError:
             return False
 

@@ -61,11 +61,6 @@ def mpi_environment(
         return {}, f"LD_PRELOAD cannot name {adapter}, whose path has a space or colon"
     added = {name: value for name, value in YIELDING.items() if name not in base}
     added["POWERCCL_MPI"] = mode
-    wish = base.get("POWERCCL_CLOCKS")  # said by the user, of all clocks
-    if wish in ("dry", "none"):
-        added["POWERCCL_MPI_CPU_CLOCK"] = "0"
-    elif wish == "lease" and base.get("POWERCCL_MPI_CPU_CLOCK") == "1":
-        added["POWERCCL_MPI_CPU_CLOCK"] = "lease"
     if max_delay_pct is not None:
         added["POWERCCL_MPI_MAX_DELAY"] = f"{max_delay_pct:g}"
     return added, ""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""powerccl-agent beside a job: the node's sampler, and the guard of its processors' clocks."""
+"""powerccl-agent beside a job: the node's sampler."""
 
 from __future__ import annotations
 
@@ -74,21 +74,21 @@ class NodeAgent(Kept):
         say(f"cannot sample power and clocks: {why}")
 
     def ask_to_end(self, say: Callable[[str], None]) -> None:
-        """Have it take its last samples, and end once no process lives that may lock a clock; waits for nothing."""
+        """Have it take its last samples and end; waits for nothing."""
         self.let_go(READY_S + 1.0)
         if self._service is None:
             return
-        if self._service.has_ended(0):  # in the last moment: another one undoes what it would have undone
+        if self._service.has_ended(0):  # in the last moment: another one takes the last samples
             try:
                 self._service = self._begin()
             except (PowercclError, OSError) as error:
-                say(f"{self.name} ended too soon and cannot be restarted ({error}): clocks may still be locked")
+                say(f"{self.name} ended too soon and cannot be restarted ({error}): the last samples are missing")
                 self._service = None
                 return
         self._service.release(0)
 
     def end(self, say: Callable[[str], None]) -> list[str] | None:
-        """Wait for its end; `ask_to_end` where that was not done. It is never killed: it is the guard.
+        """Wait for its end; `ask_to_end` where that was not done.
 
         Gives its lines about the job's processes (cause.read_seen); None: it does not tell.
         """
@@ -98,10 +98,8 @@ class NodeAgent(Kept):
             return None
         if self._service.release(END_S):
             return self._service.printed()
-        say(
-            f"processes of this job still run and may set clocks; {self.name} (pid {self._service.process.pid}) "
-            "runs until they end"
-        )
+        # A call to the driver that the kernel holds cannot be killed either.
+        say(f"{self.name} (pid {self._service.process.pid}) has not ended after {END_S:g} s: samples may be missing")
         self._service.close()
         return None
 

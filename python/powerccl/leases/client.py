@@ -22,7 +22,6 @@ from powerccl.errors import PowercclError
 from powerccl.leases.protocol import (
     ACQUIRE,
     BODIES,
-    CHUNK_BYTES,
     DRAIN,
     HEADER,
     HELLO,
@@ -80,7 +79,7 @@ class RefusedError(PowercclError):
 
 @dataclass(frozen=True)
 class Device:
-    """A GPU or a processor core whose clock can be leased. Clocks of 0 MHz: the default (set), not read (now)."""
+    """A GPU whose clock can be leased. Clocks of 0 MHz: the default (set), not read (now)."""
 
     device: str
     name: str
@@ -114,14 +113,36 @@ class Device:
         return Flag.PENDING in self.flags
 
     @property
-    def core(self) -> bool:
-        """Whether it is a processor core."""
-        return self.device.startswith("cpu")
-
-    @property
     def user(self) -> str:
         """Name of the holder, or the number of one without a name; empty if nobody holds it."""
         return user_name(self.holder_uid) if self.held else ""
+
+
+@dataclass(frozen=True)
+class Totals:
+    """What the daemon has counted since it started (powerccl_lease_totals of native/abi/lease.h)."""
+
+    sessions: int
+    requests: int
+    foreign: int
+    bad: int
+    replayed: int
+    turned_away: int
+    delays: int
+    granted: int
+    refused: int
+    released: int
+    gone: int
+    missed: int
+    revoked: int
+    stopping: int
+    changes: int
+    superseded: int
+    clamped: int
+    restores: int
+    driver_failures: int
+    restore_failures: int
+    driver_us: int
 
 
 def user_name(uid: int) -> str:
@@ -138,6 +159,7 @@ def socket_path(environment: Mapping[str, str]) -> Path:
 
 
 Session = TypeVar("Session", bound="Leases")
+_Part = tuple[Type, tuple[Any, ...]]
 
 
 class Leases:
@@ -156,7 +178,7 @@ class Leases:
             raise RefusedError(body[0], text_of(body[10]))
         if kind != Type.WELCOME:
             raise self._not_understood(f"it sent a message of type {kind:d} instead of a welcome")
-        status, flags, self.heartbeat_ms, self.gpu_interval_ms, self.core_interval_ms, _, server = body
+        status, flags, self.heartbeat_ms, self.gpu_interval_ms, _, server = body
         self.server = text_of(server)
         self.flags = Flag(flags)
         if status:
@@ -184,14 +206,22 @@ class Leases:
 
     def status(self) -> list[Device]:
         """Every device the daemon knows, in its order."""
+        return self.status_and_totals()[0]
+
+    def status_and_totals(self) -> tuple[list[Device], Totals]:
+        """The same, and what the daemon has counted."""
+        parts = self._ask(Type.STATUS, parts=(Type.DEVICE, Type.TOTALS))[0]
+        totals = [Totals(*fields) for kind, fields in parts if kind == Type.TOTALS]
+        if len(totals) != 1:
+            raise self._not_understood(f"it answered a status with {len(totals)} totals")
         devices = []
-        for fields in self._ask(Type.STATUS, part=Type.DEVICE)[0]:
+        for fields in (fields for kind, fields in parts if kind == Type.DEVICE):
             device, name, bits, pid, uid, low_mhz, high_mhz, now_mhz, sharers, _, held_ms, changes, run = fields
             flags = Flag(bits)
             details_known = not pid or self.admin or Flag.MINE in flags
             numbers = (pid, uid, low_mhz, high_mhz, now_mhz, held_ms, changes, sharers)
             devices.append(Device(text_of(device), text_of(name), flags, *numbers, text_of(run), details_known))
-        return devices
+        return devices, totals[0]
 
     def may_lease(self) -> bool:
         """Whether the daemon gives leases to this user: it looks at its list before it looks for the device."""
@@ -200,15 +230,6 @@ class Leases:
         except RefusedError as error:
             return error.status != Status.NOT_ALLOWED
         return True
-
-    def metrics(self) -> str:
-        """Metrics in Prometheus' text format."""
-        text = bytearray()
-        for length, _, chunk in self._ask(Type.METRICS, part=Type.CHUNK)[0]:
-            if length > CHUNK_BYTES:
-                raise self._not_understood(f"it sent {length} bytes in a chunk of {CHUNK_BYTES}")
-            text += chunk[:length]
-        return text.decode("utf-8", "replace")  # as a whole: a character may lie across two chunks
 
     def revoke(self, device: str = "") -> str:
         """End the lease on a device, or on all; its holder may not have it again. Returns what the daemon says."""
@@ -238,26 +259,26 @@ class Leases:
     ) -> None:
         self.close()
 
-    def _ask(self, kind: Type, body: bytes = b"", part: Type | None = None) -> tuple[list[tuple[Any, ...]], str]:
+    def _ask(self, kind: Type, body: bytes = b"", parts: tuple[Type, ...] = ()) -> tuple[list[_Part], str]:
         """Send a request and wait for its reply; what came before it, and the reply's text."""
-        parts, fields = self._exchange(kind, body, part)
+        came, fields = self._exchange(kind, body, parts)
         if fields[0]:
             raise RefusedError(fields[0], text_of(fields[10]))
-        return parts, text_of(fields[10])
+        return came, text_of(fields[10])
 
     def _exchange(
-        self, kind: Type, body: bytes = b"", part: Type | None = None, file: int | None = None
-    ) -> tuple[list[tuple[Any, ...]], tuple[Any, ...]]:
+        self, kind: Type, body: bytes = b"", parts: tuple[Type, ...] = (), file: int | None = None
+    ) -> tuple[list[_Part], tuple[Any, ...]]:
         """Send a request, with an open file, and wait for its reply; what came before it, and the reply as it is."""
         serial = self._send(kind, body, file)
-        parts: list[tuple[Any, ...]] = []
-        while len(parts) < _MOST_MESSAGES:
+        came: list[_Part] = []
+        while len(came) < _MOST_MESSAGES:
             found, fields = self._receive(serial)
             if found == Type.REPLY:
-                return parts, fields
-            if found != part:
+                return came, fields
+            if found not in parts:
                 raise self._not_understood(f"it answered a message of type {kind:d} with one of type {found:d}")
-            parts.append(fields)
+            came.append((found, fields))
         raise self._not_understood(f"it answered one message with {_MOST_MESSAGES}")
 
     def _unasked(self, kind: Type, fields: tuple[Any, ...]) -> None:

@@ -13,18 +13,17 @@ from powerccl.errors import PowercclError
 
 MAGIC = 0x534C4350  # "PCLS"
 VERSION = 1
-CHUNK_BYTES = 4096
 NAME_BYTES, RUN_BYTES = 48, 64  # with the zero behind the text
 
 HEADER = struct.Struct("=IHHIIQ")
 HELLO = struct.Struct("=64s")
-WELCOME = struct.Struct("=iIIIII32s")
+WELCOME = struct.Struct("=iIIIQ32s")
 ACQUIRE = struct.Struct("=48sII")
 SET = struct.Struct("=QII")
 DRAIN = struct.Struct("=II")
 REPLY = struct.Struct("=iIQIIIIQII120sII")
 DEVICE = struct.Struct("=48s64sIIIIIIIIQQ64s")
-CHUNK = struct.Struct(f"=II{CHUNK_BYTES}s")
+TOTALS = struct.Struct("=" + "Q" * 21)
 
 
 class Type(IntEnum):
@@ -35,14 +34,13 @@ class Type(IntEnum):
     SET = 3
     HEARTBEAT = 6
     STATUS = 7
-    METRICS = 8
     REVOKE = 9
     RESTORE = 10
     DRAIN = 11
     WELCOME = 32
     REPLY = 33
     DEVICE = 34
-    CHUNK = 35
+    TOTALS = 35
     ENDED = 48
     SETTLED = 49
 
@@ -84,7 +82,7 @@ BODIES = {
     Type.WELCOME: WELCOME,
     Type.REPLY: REPLY,
     Type.DEVICE: DEVICE,
-    Type.CHUNK: CHUNK,
+    Type.TOTALS: TOTALS,
     Type.ENDED: REPLY,
     Type.SETTLED: REPLY,
 }

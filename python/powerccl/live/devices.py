@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import time
 from collections.abc import Callable
@@ -10,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from powerccl.errors import PowercclError
-from powerccl.leases.client import SOCKET, Device, connect
+from powerccl.leases.client import SOCKET, SOCKET_VARIABLE, Device, Totals, connect
 from powerccl.live import processes
 from powerccl.live.findings import LiveGpu
 from powerccl.traces.plausible import MOST_WATTS
@@ -23,6 +24,7 @@ class LeaseTable:
         self.problem = ""
         self._asked_s = float("-inf")
         self._devices: dict[Path, dict[str, Device]] = {}
+        self.daemon: tuple[list[Device], Totals] | None = None  # of the machine's daemon; None: it did not answer
 
     def devices(self, sockets: set[Path], now_s: float | None = None) -> dict[Path, dict[str, Device]]:
         """By socket, the devices that are held or wait to be restored, at most SCAN_EVERY_S ago.
@@ -32,13 +34,17 @@ class LeaseTable:
         now_s = time.monotonic() if now_s is None else now_s
         if now_s - self._asked_s < processes.SCAN_EVERY_S:
             return self._devices
-        self._asked_s, self._devices, self.problem = now_s, {}, ""
-        for path in {*sockets, Path(SOCKET)}:
+        self._asked_s, self._devices, self.problem, self.daemon = now_s, {}, "", None
+        machine = Path(os.environ.get(SOCKET_VARIABLE) or SOCKET)
+        for path in {*sockets, machine}:
             if not path.exists():
                 continue
             try:
                 with connect(path, "powerccl top") as leases:
-                    self._devices[path] = {d.device: d for d in leases.status() if d.held or d.pending}
+                    answer = leases.status_and_totals()
+                self._devices[path] = {d.device: d for d in answer[0] if d.held or d.pending}
+                if path == machine:
+                    self.daemon = answer
             except (PowercclError, OSError) as error:
                 self.problem = f"leases: {error}"
         return self._devices

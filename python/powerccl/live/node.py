@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from powerccl.host_clock import monotonic_ns
-from powerccl.leases.client import SOCKET, user_name
+from powerccl.leases.client import SOCKET, Device, Totals, user_name
 from powerccl.live import processes
 from powerccl.live.devices import LeaseTable, NvmlReadings
 from powerccl.live.findings import HeldDevice, NodeView
@@ -141,6 +141,11 @@ class LiveNode:
             if watcher:
                 watcher.close()
         return list(self._last_s)
+
+    @property
+    def daemon(self) -> tuple[list[Device], Totals] | None:
+        """What the machine's powerccld answered last; None: nothing, or the user asks for certain runs alone."""
+        return None if self._folders else self._leases.daemon
 
     def _add_leases(self, view: NodeView, running: dict[Path, RunningJob], now_s: float) -> None:
         mine = {job.lease_socket for job in running.values() if job.lease_socket and job.uid == os.getuid()}

@@ -22,17 +22,14 @@ MINE, AWAY = "bold bright_cyan", "yellow"
 
 
 def print_clocks(console: Console, daemon: Leases, devices: Sequence[Device]) -> None:
-    """A line a GPU, and a line a core that is held; what needs attention below."""
-    gpus = [device for device in devices if not device.core]
-    shown = [device for device in devices if not device.core or device.held or device.pending]
-    idle_cores = len(devices) - len(shown)
-    named = len({gpu.name for gpu in gpus}) > 1 or console.width >= WIDE
-    console.print(_heading(daemon, gpus, named))
-    if shown:
+    """A line a GPU; what needs attention below."""
+    named = len({gpu.name for gpu in devices}) > 1 or console.width >= WIDE
+    console.print(_heading(daemon, devices, named))
+    if devices:
         console.print()
-        console.print(_table(shown, named))
+        console.print(_table(devices, named))
     console.print()
-    for line in _remarks(daemon, devices, idle_cores):
+    for line in _remarks(daemon, devices):
         console.print(line)
 
 
@@ -93,21 +90,18 @@ def _holder(device: Device) -> Text:
     return holder
 
 
-def _remarks(daemon: Leases, devices: Sequence[Device], idle_cores: int) -> list[Text]:
+def _remarks(daemon: Leases, devices: Sequence[Device]) -> list[Text]:
     lines = []
     held = sum(device.held for device in devices)
     if not devices:
         lines.append(Text("It knows no device whose clock could be leased; its log says why."))
     elif not held:
-        cores = " and no core" if idle_cores and idle_cores != len(devices) else ""
-        lines.append(Text(f"Nobody holds {'a core' if idle_cores == len(devices) else f'a GPU{cores}'}."))
+        lines.append(Text("Nobody holds a GPU."))
     else:
         yours = sum(device.mine for device in devices)
         whose = f", {'all' if yours == held else yours} of them yours" if yours and held > 1 else ""
         whose = ", by you" if yours and held == 1 else whose
         lines.append(Text(f"{held} of {len(devices)} held{whose}."))
-        if idle_cores:
-            lines[-1].append(f" {plural(idle_cores, 'core')} that nobody holds left out.", style="dim")
     back = sum(device.pending and not device.held for device in devices)
     if back:
         lines.append(_attention(f"{plural(back, 'clock')} not restored yet: the daemon continues to try."))
@@ -149,7 +143,6 @@ def as_json(daemon: Leases, devices: Sequence[Device], about: Mapping[str, Any])
         "devices": [
             {
                 "device": device.device,
-                "kind": "core" if device.core else "gpu",
                 "name": device.name,
                 "now_mhz": device.now_mhz or None,
                 "min_mhz": device.min_mhz or None,

@@ -19,13 +19,17 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from powerccl import __version__, clean
+from powerccl.leases.client import Device, Totals
 from powerccl.live.findings import LiveJob, NodeView
 from powerccl.live.totals import KINDS, JobCounts
 from powerccl.patterns import PATTERNS, UNKNOWN
 from powerccl.reports.labels import LONGEST_LABEL, emulated_label, run_label
 
+Daemon = tuple[list[Device], Totals]
+
 LEAST_BETWEEN_S = 0.5  # looks: however many ask, files are not read more often
 MOST_OF_USER = 100_000  # samples: three jobs of a thousand ranks; else one user fills the collector's memory
+DEVICE = ("device",)
 RUN, RANK, GPU = ("run",), ("run", "host", "rank"), ("run", "host", "gpu", "uuid")
 PATTERN, FUNCTION = (*RANK, "pattern"), ("run", "host", "function")
 
@@ -93,6 +97,26 @@ METRICS: tuple[tuple[str, str, tuple[str, ...], str], ...] = (
     ("powerccl_mpi_cpu_seconds", "counter", RANK, "CPU time of the MPI process."),
     ("powerccl_mpi_function_calls", "counter", FUNCTION, "Blocking calls of the ranks of this host."),
     ("powerccl_mpi_function_seconds", "counter", FUNCTION, "Their time, summed over those ranks and their threads."),
+    ("powerccl_lease_held", "gauge", DEVICE, "1 while a device is leased."),
+    ("powerccl_lease_clock_max_hertz", "gauge", DEVICE, "Highest clock a lease has set; 0: default."),
+    ("powerccl_lease_restore_pending", "gauge", DEVICE, "1 while a clock is still to be restored."),
+    ("powerccl_lease_sessions", "gauge", (), "Connections to powerccld at this moment."),
+    ("powerccl_lease_grants", "counter", (), "Leases granted."),
+    ("powerccl_lease_refusals", "counter", (), "Requests of leases and clocks refused."),
+    ("powerccl_lease_ends", "counter", ("how",), "Leases ended, by how."),
+    ("powerccl_lease_clock_changes", "counter", (), "Clocks set for leases."),
+    ("powerccl_lease_clock_restores", "counter", (), "Clocks restored."),
+    ("powerccl_lease_clock_superseded", "counter", (), "Clocks not set because a newer request came first."),
+    ("powerccl_lease_clock_clamped", "counter", (), "Clocks moved into the administrator's range."),
+    ("powerccl_lease_driver_failures", "counter", (), "Clocks that the driver could not set."),
+    ("powerccl_lease_restore_failures", "counter", (), "Times that the driver could not restore a clock."),
+    ("powerccl_lease_driver_seconds", "counter", (), "Time in the driver's calls."),
+    ("powerccl_lease_requests", "counter", (), "Requests understood."),
+    ("powerccl_lease_foreign_messages", "counter", (), "Messages by another process than the connection's own."),
+    ("powerccl_lease_bad_messages", "counter", (), "Messages that are not of the protocol."),
+    ("powerccl_lease_replayed_messages", "counter", (), "Messages received again."),
+    ("powerccl_lease_turned_away", "counter", (), "Connections refused because there were too many."),
+    ("powerccl_lease_delays", "counter", (), "Times that a connection was too fast."),
     ("powerccl_exporter_info", "gauge", ("version",), "1; version of the exporter."),
     ("powerccl_exporter_look_seconds", "gauge", (), "What the last look at all jobs took."),
     ("powerccl_exporter_problems", "gauge", (), "Things that could not be read at the last look."),
@@ -154,10 +178,14 @@ class JobCollector(Collector):
     """Looks at the jobs when it is asked, and not more often than LEAST_BETWEEN_S."""
 
     def __init__(
-        self, look: Callable[[], NodeView], totals: Callable[[], Mapping[Path, JobCounts]], named: bool = False
+        self,
+        look: Callable[[], NodeView],
+        totals: Callable[[], Mapping[Path, JobCounts]],
+        named: bool = False,
+        daemon: Callable[[], Daemon | None] = lambda: None,
     ) -> None:
-        """Export what `look` and `totals` return; `named`: of runs that the user has named, as in `families`."""
-        self._look, self._totals, self._named = look, totals, named
+        """Export what these return; `named`: of runs that the user has named, as in `families`."""
+        self._look, self._totals, self._named, self._daemon = look, totals, named, daemon
         self._lock = threading.Lock()
         self._looked_s = float("-inf")
         self._families: list[Metric] = []
@@ -167,7 +195,7 @@ class JobCollector(Collector):
         with self._lock:
             if time.monotonic() - self._looked_s >= LEAST_BETWEEN_S:
                 view = self._look()
-                self._families = families(view, self._totals(), self._named)
+                self._families = families(view, self._totals(), self._named, self._daemon())
                 self._looked_s = time.monotonic()
             return self._families
 
@@ -183,8 +211,10 @@ class _AllHosts:
         return True
 
 
-def families(view: NodeView, totals: Mapping[Path, JobCounts], named: bool = False) -> list[Metric]:
-    """Metrics of a look; `totals` are the jobs' counts by folder.
+def families(
+    view: NodeView, totals: Mapping[Path, JobCounts], named: bool = False, daemon: Daemon | None = None
+) -> list[Metric]:
+    """Metrics of a look; `totals` are the jobs' counts by folder, `daemon` what powerccld answered.
 
     Ranks and GPUs of other machines are left out: their own exporters have them. Only a run that the user has named
     and that has nothing on this machine is exported as a whole. Such a run was copied here or is watched from outside.
@@ -204,7 +234,23 @@ def families(view: NodeView, totals: Mapping[Path, JobCounts], named: bool = Fal
             counted = totals.get(Path(job.folder))
             if counted is not None:
                 _counts(found, run, counted, hosts)
+    if daemon is not None:
+        _leases(found, *daemon)
     return found.all()
+
+
+def _leases(found: _Families, devices: list[Device], totals: Totals) -> None:
+    """What powerccld tells of its devices; the clock of another user's lease only to administrators."""
+    for device in devices:
+        found.add("powerccl_lease_held", device.held, device.device)
+        known = device.details_known
+        found.add("powerccl_lease_clock_max_hertz", device.max_mhz * 1e6 if known else None, device.device)
+        found.add("powerccl_lease_restore_pending", device.pending, device.device)
+    for name, field in _OF_DAEMON.items():
+        found.add(f"powerccl_lease_{name}", getattr(totals, field))
+    found.add("powerccl_lease_driver_seconds", totals.driver_us / 1e6)
+    for how, field in _ENDS.items():
+        found.add("powerccl_lease_ends", getattr(totals, field), how)
 
 
 def _job(found: _Families, run: str, job: LiveJob, hosts: Container[str]) -> None:
@@ -275,6 +321,25 @@ _BY_PATTERN = (
     "powerccl_timed_collectives",
     "powerccl_collective_seconds",
 )
+# Metrics of powerccld after the fields of its answer; ends by the words that its log uses.
+_OF_DAEMON = {
+    "sessions": "sessions",
+    "grants": "granted",
+    "refusals": "refused",
+    "clock_changes": "changes",
+    "clock_restores": "restores",
+    "clock_superseded": "superseded",
+    "clock_clamped": "clamped",
+    "driver_failures": "driver_failures",
+    "restore_failures": "restore_failures",
+    "requests": "requests",
+    "foreign_messages": "foreign",
+    "bad_messages": "bad",
+    "replayed_messages": "replayed",
+    "turned_away": "turned_away",
+    "delays": "delays",
+}
+_ENDS = {"released": "released", "gone": "gone", "silent": "missed", "revoked": "revoked", "stopping": "stopping"}
 _OF_MPI = ("calls", "call_seconds", "wait_seconds", "sleep_seconds", "cpu_seconds")
 
 

@@ -110,14 +110,6 @@ def closing(summary: RunSummary) -> list[Line]:
     warnings = []
     if clocks.failed:
         warnings.append(f"{plural(clocks.failed, 'clock request')} failed: the trace holds the driver's error codes")
-    if clocks.restored_by_agent:
-        warnings.append(
-            f"a rank died with a clock set: the agent restored clocks {plural(clocks.restored_by_agent, 'time')}"
-        )
-    if clocks.left_locked:
-        warnings.append(
-            f"the clocks of {plural(clocks.left_locked, 'GPU')} may still be locked; `nvidia-smi -rgc` resets them"
-        )
     warnings += [*summary.energy.missing, *(summary.mpi.energy.missing if summary.mpi else [])]
     warnings += summary.notes + summary.problems
     lines = [Line(text) for text in policy_lines(summary)]

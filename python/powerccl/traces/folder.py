@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The run folder: run.json, traces, samples and events by host, clock journals (docs/reference/run-folder.md)."""
+"""The run folder: run.json, traces, samples and events by host (docs/reference/run-folder.md)."""
 
 from __future__ import annotations
 
@@ -9,10 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-import msgspec
-
 from powerccl import clean, quantities
-from powerccl.files import MOST_INFO, MOST_JOURNAL, list_files, read_bytes
+from powerccl.files import MOST_INFO, list_files, read_bytes
 from powerccl.quantities import plural
 from powerccl.traces.helpers import PREFIX as HELPERS
 from powerccl.traces.helpers import SUFFIX, HelperEvent, read_helper_events
@@ -32,17 +30,6 @@ END_NOT_SEEN = "Nothing is recorded: the job has not ended, or `powerccl run` wa
 IN_DETAIL = 4  # of a run that is too large, so much less than could be read: what it takes to count it is enough time
 
 
-class JournalSlot(msgspec.Struct):
-    """One GPU, or core ("cpu3@2800000"), in a clock journal: whether its clock is ours, as last known."""
-
-    host: str
-    device: str
-    locked: bool
-    pid: int
-    changed_ns: int
-    restored_by_agent: int
-
-
 @dataclass
 class RunData:
     """Everything a run folder holds; `problems` says in words what could not be read.
@@ -59,7 +46,6 @@ class RunData:
     mpi: list[RankTrace] = field(default_factory=list)
     cpu: list[CpuLog] = field(default_factory=list)
     power: list[PowerLog] = field(default_factory=list)
-    journal: list[JournalSlot] = field(default_factory=list)
     helpers: list[HelperEvent] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
     late: str = ""  # why an emulated run's times are not its platform's: all that was recorded is read nevertheless
@@ -114,7 +100,6 @@ def read_run(folder: Path, most_records: int | None = None, window_s: tuple[floa
     _cover_traces(run)
     run.ranks.sort(key=lambda trace: (trace.rank, trace.start_ns))
     run.mpi.sort(key=lambda trace: (trace.rank, trace.start_ns))
-    run.journal = [slot for slots in _read_each(run, "clocks-*.journal", read_journal) for slot in slots]
     run.helpers = [event for events in _read_each(run, f"{HELPERS}*{SUFFIX}", read_helper_events) for event in events]
     run.problems += [problem for rank in [*run.ranks, *run.mpi] for problem in rank.problems]
     run.problems += [problem for log in run.power for problem in log.problems]
@@ -269,38 +254,3 @@ def _paths(run: RunData, pattern: str) -> list[Path]:
 def _problem(run: RunData, text: str) -> None:
     if text not in run.problems:
         run.problems.append(text)
-
-
-def read_journal(path: Path) -> list[JournalSlot]:
-    """Used slots of a clock journal (native/abi/journal.h).
-
-    Raises:
-        ValueError: not a journal of this version, or cut off.
-        OSError: the file cannot be read.
-    """
-    import numpy as np
-
-    from powerccl.traces import records
-
-    data = read_bytes(path, MOST_JOURNAL)
-    if len(data) < records.JOURNAL_HEADER.itemsize:
-        raise ValueError("cut off inside its header")
-    header = np.frombuffer(data, records.JOURNAL_HEADER, 1)[0]
-    if bytes(header["magic"]) != records.JOURNAL_MAGIC or int(header["version"]) != records.JOURNAL_VERSION:
-        raise ValueError("not a clock journal of this version")
-    body = data[records.JOURNAL_HEADER.itemsize :]
-    count = min(int(header["slots"]), len(body) // records.JOURNAL_SLOT.itemsize)
-    slots = np.frombuffer(body, records.JOURNAL_SLOT, count)
-    host = clean.field(bytes(header["host"]).split(b"\0", 1)[0].decode("utf-8", "replace"))
-    return [
-        JournalSlot(
-            host,
-            clean.field(bytes(slot["device"]).split(b"\0", 1)[0].decode("utf-8", "replace")),
-            int(slot["state"]) == 1,
-            int(slot["pid"]),
-            int(slot["changed_ns"]),
-            int(slot["restored_by_agent"]),
-        )
-        for slot in slots
-        if slot["device"] and (slot["changed_ns"] or slot["pid"])
-    ]

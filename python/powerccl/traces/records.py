@@ -265,19 +265,3 @@ HOST_TIMES = {
 
 for _kind, _layout in LAYOUTS.items():
     assert _layout.itemsize == RECORD_BYTES, KINDS[_kind]
-
-JOURNAL_MAGIC = b"PWRCCLJR"
-JOURNAL_VERSION = 3
-JOURNAL_HEADER = np.dtype([("magic", "S8"), ("version", "<u4"), ("slots", "<u4"), ("host", "S64")])
-JOURNAL_SLOT = np.dtype(
-    [
-        ("device", "S48"),
-        ("state", "<u4"),
-        ("pid", "<u4"),
-        ("pid_start_ticks", "<u8"),
-        ("pid_namespace", "<u8"),
-        ("changed_ns", "<u8"),
-        ("restored_by_agent", "<u4"),
-        ("reserved", "<u4"),
-    ]
-)

@@ -279,37 +279,5 @@ TEST_F(WaiterTest, TheOvershootOfSleepsIsLearned) {
   EXPECT_LE(wait(20000 * kUs), 200 * kUs + kUs);
 }
 
-TEST_F(WaiterTest, LongWaitsAreToldOfOnceAndTheirEndToo) {
-  plan_with(false);
-  int begun = 0, ended = 0;
-  struct Told {
-    int* begun;
-    int* ended;
-  } told{&begun, &ended};
-  plan.long_wait = [](void* context, bool begins) {
-    ++*(begins ? static_cast<Told*>(context)->begun : static_cast<Told*>(context)->ended);
-  };
-  plan.long_wait_context = &told;
-  wait(1000 * kUs);
-  EXPECT_EQ(begun, 0);
-  wait(100000 * kUs);
-  EXPECT_EQ(begun, 1);
-  EXPECT_EQ(ended, 1);
-}
-
-TEST_F(WaiterTest, ALongWaitEndsWhenSomethingMoves) {
-  plan_with(false);
-  bool is_long = false;
-  plan.long_wait = [](void* context, bool begins) { *static_cast<bool*>(context) = begins; };
-  plan.long_wait_context = &is_long;
-  waiter.begin();
-  const uint64_t until = machine.clock + 20000 * kUs;
-  while (machine.clock < until) poll();
-  EXPECT_TRUE(is_long);
-  poll(Moved::kSomething);
-  EXPECT_FALSE(is_long);
-  waiter.end(plan);
-}
-
 }  // namespace
 }  // namespace powerccl

@@ -4,9 +4,7 @@
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <poll.h>
-#include <sched.h>
 #include <signal.h>
-#include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -15,8 +13,6 @@
 #include <fstream>
 #include <sstream>
 #include <thread>
-
-using namespace powerccl::device;
 
 namespace {
 
@@ -127,50 +123,6 @@ int AgentProcess::wait_exit() {
 
 std::string AgentProcess::messages() const {
   return text_of(stderr_path_);
-}
-
-Rank::Rank(const std::string& folder, const std::string& core, bool mark, Namespace of) {
-  int ends[2];
-  EXPECT_EQ(pipe2(ends, O_CLOEXEC), 0);
-  pid_ = fork();
-  if (pid_ == 0) {
-    // Without this the rank would hold the writing end of an agent's input, which would then never end.
-    for (int fd = 3; fd < 256; ++fd)
-      if (fd != ends[1]) close(fd);
-    if (of == Namespace::kOwn) {
-      if (unshare(CLONE_NEWPID) != 0) _exit(1);
-      if (const pid_t inner = fork(); inner != 0) {
-        close(ends[1]);
-        waitpid(inner, nullptr, 0);
-        _exit(0);
-      }
-      prctl(PR_SET_PDEATHSIG, SIGKILL);
-    }
-    Journal journal;
-    JournalClaim claim;
-    int code = journal_open(&journal, folder.c_str(), nullptr);
-    if (code == kOk) code = journal_claim(&journal, core.c_str(), &claim, nullptr);
-    if (code == kOk && mark) code = journal_mark(&claim, nullptr);
-    if (write(ends[1], &code, sizeof code) != sizeof code) _exit(1);
-    close(ends[1]);
-    for (;;) pause();
-  }
-  close(ends[1]);
-  int code = -1;
-  EXPECT_EQ(read(ends[0], &code, sizeof code), static_cast<ssize_t>(sizeof code));
-  EXPECT_EQ(code, kOk);
-  close(ends[0]);
-}
-
-Rank::~Rank() {
-  kill_hard();
-}
-
-void Rank::kill_hard() {
-  if (pid_ <= 0) return;
-  kill(pid_, SIGKILL);
-  waitpid(pid_, nullptr, 0);
-  pid_ = -1;
 }
 
 std::string run_agent(const std::vector<std::string>& arguments, int* exit_code, std::string* errors) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// powerccl-agent as a child process, and ranks that claim and mark cores.
+// powerccl-agent as a child process.
 #ifndef POWERCCL_TESTS_AGENT_PROCESS_H
 #define POWERCCL_TESTS_AGENT_PROCESS_H
 #include <sys/types.h>
@@ -8,8 +8,6 @@
 #include <functional>
 #include <string>
 #include <vector>
-
-#include "device/clock_journal.h"
 
 // Everything here happens within milliseconds on an idle machine; tests wait this long for it.
 constexpr std::chrono::seconds kPatience{20};
@@ -51,21 +49,6 @@ class AgentProcess {
   int output_ = -1;
   int status_ = -1;
   bool ended_ = false;
-};
-
-// A process that claims `core` in the folder's journal, marks it if told to, and then waits to be killed.
-class Rank {
- public:
-  enum class Namespace { kOurs, kOwn };  // of process ids; an own one is that of a container
-  Rank(const std::string& folder, const std::string& core, bool mark, Namespace of = Namespace::kOurs);
-  ~Rank();
-  Rank(const Rank&) = delete;
-  Rank& operator=(const Rank&) = delete;
-  void kill_hard();
-  pid_t pid() const { return pid_; }
-
- private:
-  pid_t pid_ = -1;
 };
 
 // Runs the agent to its end without a pipe and returns its output; `exit_code` is filled in.

@@ -167,17 +167,5 @@ TEST_F(EnvironmentTest, NonsenseIsSaidAndReplacedByTheDefault) {
   EXPECT_EQ(read(), "");
 }
 
-TEST_F(EnvironmentTest, WhoLowersTheCoresOfWaitingRanks) {
-  MpiEnvironment mpi;
-  read_mpi_environment(&mpi);
-  EXPECT_EQ(mpi.cpu_clock, MpiCpuClock::kOff);
-  set("POWERCCL_MPI_CPU_CLOCK", "1");
-  read_mpi_environment(&mpi);
-  EXPECT_EQ(mpi.cpu_clock, MpiCpuClock::kOn);
-  set("POWERCCL_MPI_CPU_CLOCK", "lease");
-  read_mpi_environment(&mpi);
-  EXPECT_EQ(mpi.cpu_clock, MpiCpuClock::kLease);
-}
-
 }  // namespace
 }  // namespace powerccl::test

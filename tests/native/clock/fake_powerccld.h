@@ -45,13 +45,13 @@ class FakePowerccld {
   std::atomic<Manners> lease_manners{Manners::kGood};  // of SET and READ
   std::atomic<int> welcome_status{0}, acquire_status{0}, set_status{0}, answer_delay_ms{0};
   std::atomic<int> turns_away{0};  // with that status, instead of a welcome
-  std::atomic<uint32_t> heartbeat_ms{3000}, interval_ms{0}, core_interval_ms{0}, welcome_flags{0};
+  std::atomic<uint32_t> heartbeat_ms{3000}, interval_ms{0}, welcome_flags{0};
   std::string file;  // to be shown; empty: none
 
   // What has come.
   std::atomic<int> hellos{0}, acquires{0}, heartbeats{0}, releases{0}, ends{0};
   std::atomic<bool> file_seen{false};
-  std::atomic<uint32_t> now_mhz{0}, thread{0};
+  std::atomic<uint32_t> now_mhz{0};
   std::string run, device;
   std::vector<uint32_t> sets() {
     std::lock_guard guard(mutex_);
@@ -152,7 +152,6 @@ class FakePowerccld {
         break;
       case POWERCCL_LEASE_ACQUIRE:
         device = message.acquire.device;
-        thread = message.acquire.thread;
         if (!file.empty() && !shown) {
           answer(peer, serial, POWERCCL_LEASE_REPLY, POWERCCL_LEASE_SHOW_FILE, 0);
         } else {
@@ -191,7 +190,6 @@ class FakePowerccld {
     said.status = welcome_status;
     said.flags = welcome_flags;
     said.gpu_interval_ms = interval_ms;
-    said.core_interval_ms = core_interval_ms;
     said.heartbeat_ms = heartbeat_ms;
     std::strcpy(said.server, "fake 1");
     if (manners == Manners::kUnterminated) std::memset(said.server, 'x', sizeof(said.server));

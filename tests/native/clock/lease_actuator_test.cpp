@@ -57,25 +57,6 @@ TEST_F(LeasedActuator, WhatTheRateLimitWouldMakeWaitIsKeptBack) {
   EXPECT_EQ(daemon.sets(), (std::vector<uint32_t>{480, 0, 540, 0}));
 }
 
-TEST_F(LeasedActuator, WhatIsHeldAgainBehindAHurriedResetIsSetAgain) {
-  daemon.start();
-  terms.device = "cpu3";
-  terms.thread = 4711;
-  start();
-  per_call->hold(480, 1);
-  ASSERT_TRUE(reaches(480));
-  for (uint64_t call = 2; call < 30; ++call) {
-    per_call->release(1, call);
-    per_call->hold(480, call);  // before the clock thread had its turn, as a rule
-    usleep(1000);
-    ASSERT_TRUE(reaches(480)) << call;
-  }
-  per_call->release(1, 30);
-  ASSERT_TRUE(reaches(0));
-  EXPECT_TRUE(actuator->stop(5 * kSecond));
-  EXPECT_EQ(daemon.sets().back(), 0u);
-}
-
 TEST_F(LeasedActuator, AfterARestartTheNewestWishIsCarriedOutAgain) {
   daemon.start();
   start();

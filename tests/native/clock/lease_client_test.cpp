@@ -283,60 +283,6 @@ TEST_F(LeaseTest, TheDaemonHearsFromItThreeTimesAsOftenAsItMust) {
   EXPECT_NE(said().find("did not answer in time"), std::string::npos);
 }
 
-TEST_F(LeaseTest, ACoreIsAskedForByTheClockThreadAndWithTheThreadThatIsBoundToIt) {
-  daemon.interval_ms = 5000;
-  daemon.core_interval_ms = 70;
-  daemon.start();
-  terms.device = "cpu3";
-  terms.thread = 4711;
-  terms.at_once = false;
-  ASSERT_EQ(open(), 0);
-  EXPECT_EQ(daemon.hellos, 0);
-  client.tick(client.self);
-  EXPECT_EQ(grant(), 1u);
-  EXPECT_EQ(daemon.device, "cpu3");
-  EXPECT_EQ(daemon.thread, 4711u);
-  EXPECT_EQ(set(800), 0);
-  EXPECT_GT(client.delay(client.self, 800), 0u);
-  EXPECT_LE(client.delay(client.self, 800), 70000000u);
-}
-
-TEST_F(LeaseTest, CoresAreNotSetMoreOftenThanADaemonListens) {
-  daemon.start();
-  terms.device = "cpu3";
-  terms.thread = 4711;
-  ASSERT_EQ(open(), 0);
-  EXPECT_EQ(set(800), 0);
-  EXPECT_GT(client.delay(client.self, 800), 0u);
-  EXPECT_LE(client.delay(client.self, 800), LeaseClient::kCoreIntervalNs);
-}
-
-TEST_F(LeaseTest, AnotherThreadMayHurry) {
-  daemon.start();
-  terms.device = "cpu3";
-  terms.thread = 4711;
-  terms.at_once = false;
-  ASSERT_EQ(open(), 0);
-  client.hurry(client.self);  // of no effect
-  client.tick(client.self);
-  for (int round = 0; round < 50; ++round) {
-    EXPECT_EQ(set(480), 0);
-    std::thread([&] { client.hurry(client.self); }).join();
-    EXPECT_TRUE(eventually([&] { return daemon.now_mhz == 0u; }));
-    EXPECT_EQ(client.reset(client.self), 0) << "what was not waited for is passed over";
-  }
-  std::atomic<bool> over{false};
-  std::thread other([&] {
-    for (; !over; usleep(100)) client.hurry(client.self);
-  });
-  for (int round = 0; round < 200; ++round) EXPECT_EQ(set(480), 0);
-  daemon.stop();
-  EXPECT_EQ(set(480), kClockNotNow);
-  over = true;
-  other.join();
-  EXPECT_EQ(grant(), 0u);
-}
-
 TEST_F(LeaseTest, AFullSocketIsNotWaitedFor) {
   daemon.manners = Manners::kDeaf;
   daemon.start();

@@ -19,8 +19,6 @@ TEST(Config, DefaultsAreWellAndNarrow) {
   EXPECT_EQ(config.socket_bits, 0660u);
   EXPECT_EQ(config.socket_bits & 0007u, 0u) << "not for all by default";
   EXPECT_EQ(config.access_heartbeat_ms, 6000);
-  EXPECT_TRUE(config.gpu_leases);
-  EXPECT_FALSE(config.core_leases);
   EXPECT_TRUE(config.anybody());
   EXPECT_EQ(config.level, kInfo);
 }
@@ -36,23 +34,20 @@ group = 0
 users = ["root", 4711]
 groups = ["root"]
 [gpu]
-leases = true
 min_mhz = 600
 max_mhz = 1200
 interval_ms = 5
-[core]
-leases = true
 [log]
 level = "debug"
 )",
                                   "file", &config);
   EXPECT_EQ(faults, (std::vector<std::string>{"file:5: socket.group must be a string in quotes"}));
   EXPECT_TRUE(
-      read_config("[access]\nusers = [\"root\", 4711]\n[gpu]\nmin_mhz = 600\n[core]\nleases = true", "file", &config)
+      read_config("[access]\nusers = [\"root\", 4711]\n[gpu]\nmin_mhz = 600\n[log]\ndry = true", "file", &config)
           .empty());
   EXPECT_EQ(config.allowed_uids, (std::vector<uid_t>{0, 4711}));
   EXPECT_EQ(config.gpu_min_mhz, 600);
-  EXPECT_TRUE(config.core_leases);
+  EXPECT_TRUE(config.log_dry);
   EXPECT_FALSE(config.anybody());
 }
 

@@ -82,7 +82,7 @@ class Schedule {
         machine_.table.read(session, ++machine_.serial, leases_[{session, device}]);
         break;
       case 12:
-        if (faulty_ && pick(8) == 0) machine_.table.restore(device, "", machine_.now);
+        if (faulty_ && pick(8) == 0) machine_.table.restore(device, false, machine_.now);
         break;
       default:
         if (!machine_.jobs.empty()) machine_.work();

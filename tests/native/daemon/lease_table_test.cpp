@@ -412,7 +412,7 @@ TEST(LeaseTable, WhatAnEarlierDaemonLeftIsPutBack) {
   Machine machine(2);
   machine.clock_mhz[1] = 450;
   machine.marks.insert("GPU-1");
-  machine.table.restore(1, "GPU-1", machine.now);
+  machine.table.restore(1, true, machine.now);
   EXPECT_FALSE(machine.table.all_restored());
   machine.work_all();
   EXPECT_TRUE(machine.table.all_restored());

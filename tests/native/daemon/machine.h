@@ -34,7 +34,7 @@ class Machine : public Actions {
       about_.push_back(about);
     }
     clock_mhz.assign(gpus, 0);
-    table.add_driver(about_, interval_ns, 10 * kMs, sharing);
+    table.take_devices(about_, interval_ns, 10 * kMs, sharing);
   }
 
   // The driver does its oldest job, and the table hears of it.
@@ -46,7 +46,7 @@ class Machine : public Actions {
       --fail_sets;
       outcome.code = 999;
       outcome.text = "unknown driver error";
-      clock_mhz[job.index] = 1;  // nobody knows what
+      clock_mhz[job.device] = 1;  // nobody knows what
     } else if (job.kind == Job::kSet && refuse_sets > 0) {
       --refuse_sets;
       outcome.code = 4;
@@ -55,13 +55,13 @@ class Machine : public Actions {
       --fail_restores;
       outcome.code = 15;
     } else if (job.kind == Job::kSet) {
-      if (marks.count("GPU-" + std::to_string(job.index)) == 0) unmarked_set = true;
-      clock_mhz[job.index] = job.max_mhz;
+      if (marks.count("GPU-" + std::to_string(job.device)) == 0) unmarked_set = true;
+      clock_mhz[job.device] = job.max_mhz;
       outcome.now_mhz = arrives ? job.max_mhz : 1590;
     } else if (job.kind == Job::kRestore) {
-      clock_mhz[job.index] = 0;
+      clock_mhz[job.device] = 0;
     } else {
-      outcome.now_mhz = clock_mhz[job.index] != 0 ? clock_mhz[job.index] : 1590;
+      outcome.now_mhz = clock_mhz[job.device] != 0 ? clock_mhz[job.device] : 1590;
     }
     if (job.session != 0) {
       Answer answer;
@@ -111,18 +111,17 @@ class Machine : public Actions {
     return said == nullptr ? 12345 : said->answer.status;
   }
 
-  void enqueue(size_t, Job job) override { jobs.push_back(std::move(job)); }
-  int mark(const std::string& mark, const Holder&) override {
+  void enqueue(Job job) override { jobs.push_back(std::move(job)); }
+  int mark(const std::string& device, const Holder&) override {
     if (disk_full) return 28;
-    marks.insert(mark);
+    marks.insert(device);
     return 0;
   }
-  int clear(const std::string& mark) override {
+  int clear(const std::string& device) override {
     if (disk_full) return 28;
-    marks.erase(mark);
+    marks.erase(device);
     return 0;
   }
-  std::string mark_of(size_t, size_t index) override { return about_[index].device; }
   void reply(SessionId session, uint64_t number, const Answer& answer) override {
     heard.push_back({session, number, POWERCCL_LEASE_REPLY, answer});
   }

@@ -45,7 +45,7 @@ TEST(Messages, AreReadWhole) {
   std::strcpy(acquire.device, "GPU-1");
   ASSERT_TRUE(understood(acquire, &request));
   EXPECT_EQ(request.device, "GPU-1");
-  for (const uint16_t type : {POWERCCL_LEASE_HEARTBEAT, POWERCCL_LEASE_STATUS, POWERCCL_LEASE_METRICS})
+  for (const uint16_t type : {POWERCCL_LEASE_HEARTBEAT, POWERCCL_LEASE_STATUS})
     EXPECT_TRUE(understood(made<Bare>(type), &request));
   auto drain = made<powerccl_lease_drain>(POWERCCL_LEASE_DRAIN);
   drain.on = 1;
@@ -99,16 +99,6 @@ TEST(Messages, AnswersCarryTheirNumberAndACutText) {
   EXPECT_EQ(reply.header.serial, 12u);
   EXPECT_EQ(reply.status, POWERCCL_LEASE_HELD);
   EXPECT_EQ(std::strlen(reply.text), POWERCCL_LEASE_TEXT - 1);
-}
-
-TEST(Messages, AChunkHoldsSoMuch) {
-  for (const size_t length : {size_t{0}, size_t{5}, size_t{POWERCCL_LEASE_CHUNK_BYTES}, size_t{10'000}}) {
-    const Bytes bytes = encode_chunk(3, std::string(length, 'z'));
-    powerccl_lease_chunk chunk;
-    ASSERT_EQ(bytes.size(), sizeof chunk);
-    std::memcpy(&chunk, bytes.data(), sizeof chunk);
-    EXPECT_EQ(chunk.length, std::min<size_t>(length, POWERCCL_LEASE_CHUNK_BYTES));
-  }
 }
 
 }  // namespace

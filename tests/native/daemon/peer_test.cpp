@@ -3,11 +3,7 @@
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
-#include <sched.h>
-#include <signal.h>
 #include <sys/socket.h>
-#include <sys/syscall.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -80,64 +76,6 @@ TEST(Peer, AFileIsShownByItsOpenDescriptorOnly) {
   EXPECT_FALSE(shown(file, O_RDWR, "/dev/null"));
   fs::remove(file);
   fs::remove(other);
-}
-
-TEST(Peer, AThreadBoundToOneCore) {
-  Peer self;
-  self.pid = getpid();
-  const auto thread = static_cast<uint32_t>(syscall(SYS_gettid));
-  cpu_set_t before, one;
-  ASSERT_EQ(sched_getaffinity(0, sizeof before, &before), 0);
-  const int cpu = sched_getcpu();
-  CPU_ZERO(&one);
-  CPU_SET(cpu, &one);
-  EXPECT_EQ(bound_to(self, thread, cpu), CPU_COUNT(&before) == 1);
-  ASSERT_EQ(sched_setaffinity(0, sizeof one, &one), 0);
-  EXPECT_TRUE(bound_to(self, thread, cpu));
-  EXPECT_FALSE(bound_to(self, thread, cpu + 1));
-  EXPECT_FALSE(bound_to(self, 1, cpu)) << "not a thread of this process";
-  sched_setaffinity(0, sizeof before, &before);
-}
-
-// In a PID namespace the thread that asks is number 1 or so.
-TEST(Peer, AThreadOfAContainer) {
-  int ends[2];
-  ASSERT_EQ(pipe2(ends, O_CLOEXEC), 0);
-  const pid_t child = fork();
-  if (child == 0) {
-    if (unshare(CLONE_NEWPID) != 0 && unshare(CLONE_NEWUSER | CLONE_NEWPID) != 0) _exit(1);
-    const pid_t contained = fork();
-    if (contained == 0) {
-      cpu_set_t one;
-      CPU_ZERO(&one);
-      CPU_SET(sched_getcpu(), &one);
-      const bool bound = sched_setaffinity(0, sizeof one, &one) == 0;
-      const int told[2] = {bound ? static_cast<int>(syscall(SYS_gettid)) : -1, sched_getcpu()};
-      if (write(ends[1], told, sizeof told) != sizeof told) _exit(1);
-      for (;;) pause();
-    }
-    if (write(ends[1], &contained, sizeof contained) != sizeof contained) _exit(1);
-    int status = 0;
-    waitpid(contained, &status, 0);
-    _exit(0);
-  }
-  close(ends[1]);
-  int told[3] = {};  // the number outside and, in whichever order they came, the number inside and the core
-  for (size_t got = 0; got < sizeof told;) {
-    const ssize_t length = read(ends[0], reinterpret_cast<char*>(told) + got, sizeof told - got);
-    ASSERT_GT(length, 0) << "no PID namespace can be made here";
-    got += static_cast<size_t>(length);
-  }
-  close(ends[0]);
-  if (told[0] == 1) std::rotate(told, told + 2, told + 3);
-  ASSERT_EQ(told[1], 1);
-  Peer peer;
-  peer.pid = told[0];
-  EXPECT_TRUE(bound_to(peer, 1, told[2]));
-  EXPECT_FALSE(bound_to(peer, 1, told[2] + 1));
-  EXPECT_FALSE(bound_to(peer, static_cast<uint32_t>(told[0]), told[2])) << "as nobody inside numbers it";
-  kill(told[0], SIGKILL);
-  waitpid(child, nullptr, 0);
 }
 
 }  // namespace

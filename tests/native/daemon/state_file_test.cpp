@@ -40,13 +40,13 @@ TEST_F(StateFileTest, MarksOutliveTheDaemon) {
     ASSERT_TRUE(state.open(path_, &reason_)) << reason_;
     EXPECT_TRUE(state.left().empty());
     EXPECT_EQ(state.mark("GPU-1", 1000, 42), 0);
-    EXPECT_EQ(state.mark("cpu3@2800000", 1000, 42), 0);
+    EXPECT_EQ(state.mark("GPU-3", 1000, 42), 0);
     EXPECT_EQ(state.mark("GPU-2", 1000, 42), 0);
     EXPECT_EQ(state.clear("GPU-2"), 0);
   }
   StateFile next;
   ASSERT_TRUE(next.open(path_, &reason_)) << reason_;
-  EXPECT_EQ(next.left(), (std::vector<std::string>{"GPU-1", "cpu3@2800000"}));
+  EXPECT_EQ(next.left(), (std::vector<std::string>{"GPU-1", "GPU-3"}));
   EXPECT_FALSE(next.doubtful());
 }
 

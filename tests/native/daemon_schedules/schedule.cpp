@@ -132,7 +132,7 @@ void Schedule::act(Session* session) {
   if (choice < 60) return holds ? about_held(POWERCCL_LEASE_READ) : session->ask(POWERCCL_LEASE_HEARTBEAT);
   if (choice < 70) return holds ? about_held(POWERCCL_LEASE_RELEASE) : acquire();
   if (choice < 74) return session->ask(POWERCCL_LEASE_HEARTBEAT);
-  if (choice < 76) return session->ask(random_.chance(70) ? POWERCCL_LEASE_STATUS : POWERCCL_LEASE_METRICS);
+  if (choice < 76) return session->ask(POWERCCL_LEASE_STATUS);
   if (choice < 82) return meddle(session);
   if (choice < 88) return session->repeat();
   if (choice < 90) return babble(session);

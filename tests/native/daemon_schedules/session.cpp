@@ -106,7 +106,7 @@ void Session::understand(const char* bytes, size_t length) {
   std::memcpy(&header, bytes, std::min(length, sizeof header));
   if (length < sizeof header || header.size != length || header.magic != POWERCCL_LEASE_MAGIC)
     return faulty("the daemon sent " + std::to_string(length) + " bytes that are no message");
-  if (header.type == POWERCCL_LEASE_DEVICE || header.type == POWERCCL_LEASE_CHUNK) return;
+  if (header.type == POWERCCL_LEASE_DEVICE || header.type == POWERCCL_LEASE_TOTALS) return;
   if (header.type == POWERCCL_LEASE_WELCOME) {
     asked_.erase(header.serial);
     return;
