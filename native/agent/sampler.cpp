@@ -307,8 +307,7 @@ void Sampler::write_head() {
 }
 
 void Sampler::file_failed(int number) {
-  if (std::exchange(error_, number) == 0)
-    file_.say_failed(number, "Sampling has ended; the agent still restores clocks");
+  if (std::exchange(error_, number) == 0) file_.say_failed(number, "Sampling has ended");
 }
 
 }  // namespace powerccl::agent

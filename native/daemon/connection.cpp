@@ -17,11 +17,12 @@ namespace {
 constexpr size_t kLongestRequest = 256;  // bytes; the longest that the protocol has is shorter
 constexpr size_t kMostFiles = 253;       // the kernel's own limit: it would close further ones itself, while we wait
 // Of one connection. An answer is made as its parts are read, and no request is read before. So what waits here are
-// answers of the driver and ends of leases, of which there is one a device: half would be little for 256 cores.
+// answers of the driver and ends of leases, one per GPU. 64 KiB hold 240 of them. Half would still be enough for 16
+// GPUs; double lets a client that does not read cost more memory.
 constexpr size_t kMostUnsentBytes = 64 << 10;
 constexpr size_t kBytesOfMessage = 64;  // what keeping one takes beside its own
-// In the kernel, of what a connection has not read. It doubles the number for its own structures. A chunk is 4 KiB, and
-// half of this would have the daemon woken for every second one.
+// In the kernel, of what a connection has not read. It doubles the number for its own structures. The status of a host
+// with 16 GPUs is 4 KiB long. At half, a slow reader wakes the daemon more often; at double, it costs more memory.
 constexpr int kKernelBytes = 16 << 10;
 
 // What came along with a message.

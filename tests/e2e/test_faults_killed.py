@@ -149,7 +149,7 @@ def test_launcher_told_to_end(on_machine: Powerccl, machine: EmulatedMachine, pr
 
 
 def test_agent_killed(on_machine: Powerccl, machine: EmulatedMachine, profile: Path) -> None:
-    """A job that has lost its guard, and then a rank in a collective: the launcher sees to the clocks."""
+    """A job that has lost its agent, and then a rank in a collective: powerccld restores the clocks."""
     running, _, ranks = start_long(on_machine, "--policy", "per-call", "--platform", str(profile))
     assert eventually(lambda: LOCK_MHZ in machine.clocks_mhz())
     os.kill(agents_below(running.process.pid)[0], signal.SIGKILL)
@@ -162,7 +162,7 @@ def test_agent_killed(on_machine: Powerccl, machine: EmulatedMachine, profile: P
 
 
 def test_job_that_leaves_a_process_behind(on_machine: Powerccl, machine: EmulatedMachine, profile: Path) -> None:
-    """The command ends, its ranks do not: the launcher ends too and the agent stays with them."""
+    """The command ends, its ranks do not: the launcher ends too and powerccld stays with them."""
     script = f"{on_machine.bench} {' '.join(LONG)} > /dev/null 2>&1 & echo $!; sleep 5; exit 3"
     options = ("--policy", "per-call", "--platform", str(profile))
     done = on_machine("run", *options, "--", "sh", "-c", script)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reading traces, samples and journals, sound and damaged."""
+"""Reading traces and samples, sound and damaged."""
 
 from __future__ import annotations
 
