@@ -34,7 +34,7 @@ from powerccl.launch.native import NativeFiles
 RUNS = 200
 RECORDED = ROOT.parent / "shared/runs"
 SIMULATOR = "bin/powerccl-sim"
-FILES = ("json", "html", "prometheus", "perfetto")
+FILES = ("json", "html", "perfetto")
 # Ten times an idle GPU's power may be a busy one's: nothing in the records contradicts it.
 POSSIBLE = ("power ten times too high",)
 # Damage that an MPI run without power samples can have.

@@ -14,7 +14,7 @@ from test_scenarios import replay
 def test_a_straggler_is_found_and_everything_written(powerccl: Powerccl) -> None:
     """Rank 3 computes 1.3 times as long as the others (bench/scenarios/straggler.scn)."""
     replayed = replay(powerccl, "straggler", 12, "--emulate", "t4x8", "--platform", "t4x8", "--policy", "observe")
-    files = ("--html", "r.html", "--perfetto", "r.pftrace", "--csv", "tables", "--prometheus", "r.prom")
+    files = ("--html", "r.html", "--perfetto", "r.pftrace", "--csv", "tables")
     done = powerccl("report", str(powerccl.runs[-1]), "--json", "r.json", *files)
     assert done.code == 0, done.err
     assert "rank 3 is a straggler" in done.out
@@ -34,6 +34,6 @@ def test_a_straggler_is_found_and_everything_written(powerccl: Powerccl) -> None
     (link,) = found["link"]
     assert link["change_pct"] == pytest.approx(0, abs=8)  # without waiting: what the profile was measured at
     assert link["busbw_gbs"] < 0.8 * link["transfer_gbs"]
-    for name in ("r.html", "r.pftrace", "tables/ranks.csv", "r.prom"):
+    for name in ("r.html", "r.pftrace", "tables/ranks.csv"):
         assert (powerccl.folder / name).stat().st_size > 200
     assert (powerccl.folder / "r.html").stat().st_size < 6_000_000

@@ -40,7 +40,7 @@ run, out = sys.argv[1], Path(sys.argv[2])
 verbs = {
     "report": ["report", run],
     "formats": ["report", run, "--html", f"{out}/h", "--json", f"{out}/report.json", "--csv", f"{out}/csv",
-                "--prometheus", f"{out}/prom", "--perfetto", f"{out}/perfetto"],
+                "--perfetto", f"{out}/perfetto"],
     "whatif": ["whatif", run],
     "compare": ["compare", run, run],
     "top": ["top", "--once", run],

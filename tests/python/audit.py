@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Do the outputs of a run agree with its books (accountant.py), with each other, and with their own sums?
 
-Text, HTML, JSON, CSV, Prometheus (`report --prometheus` and `export`) and Perfetto are read as a user's programs would
-read them. Nothing of powerccl is imported. Each fault is a line `kind: what`.
+Text, HTML, JSON, CSV, the metrics of `export` and Perfetto are read as a user's programs would read them. Nothing of
+powerccl is imported. Each fault is a line `kind: what`.
 """
 
 from __future__ import annotations
@@ -164,18 +164,8 @@ class Audit:
         self.same("books", "processor time", found["cpu_s"], books.cpu_s)
 
     def metrics(self) -> None:
-        """Both kinds of metrics, against the books and the report."""
-        books, report = self.books, self.outputs.metrics
-        self.same("prometheus", "run_seconds", total(report, "powerccl_run_seconds"), books.wall_s)
-        self.same("prometheus", "energy", total(report, "powerccl_run_energy_joules"), self.summary["energy"]["joules"])
-        for name, right in (
-            ("calls", books.total("calls") + books.total("captured")),
-            ("seconds", books.total("time_s")),
-        ):
-            self.same("prometheus", f"collective {name}", total(report, f"powerccl_collective_{name}"), right)
-        for labels, value in report.get("powerccl_gpu_energy_joules", []):
-            row = next((gpu for gpu in self.summary["gpus"] if gpu["gpu"] == labels["uuid"]), None)
-            self.same("prometheus", f"energy of {labels}", value, row and row["joules"])
+        """Metrics of `export`, against the books."""
+        books = self.books
         export = self.outputs.export
         for labels, value in export.get("powerccl_gpu_energy_joules_total", []):
             book = books.gpus.get((labels["host"], labels["uuid"]))
@@ -201,17 +191,6 @@ class Audit:
             tables = self.outputs.tables
             calls = [float(row["calls"]) for name in ("mpi-ranks", "mpi-calls") for row in tables.get(name, [])]
             self.same("csv", "MPI calls of ranks and of functions", sum(calls), 2 * books.mpi["calls"])
-            for name, right in (
-                ("powerccl_rank_mpi_calls", books.mpi["calls"]),
-                ("powerccl_rank_mpi_seconds", books.mpi["time_s"]),
-                ("powerccl_run_mpi_calls", books.mpi["calls"]),
-                ("powerccl_run_mpi_bytes", books.mpi["bytes"]),
-                ("powerccl_run_mpi_seconds", books.mpi["time_s"]),
-                ("powerccl_run_mpi_wait_seconds", books.mpi["wait_s"]),
-            ):
-                if name not in report:
-                    self.fault("missing", f"{name} in --prometheus")
-                self.same("prometheus", name, total(report, name), right)
             if not self.outputs.tracks:
                 self.fault("missing", "MPI in --perfetto")
 

@@ -126,14 +126,13 @@ class Outputs:
     html: Page
     report: dict[str, Any]
     tables: dict[str, list[dict[str, str]]]
-    metrics: dict[str, list[tuple[dict[str, str], float]]]
     export: dict[str, list[tuple[dict[str, str], float]]]
     tracks: list[Track]
     kept: dict[str, Any] | None  # summary.json
 
     @classmethod
     def read(cls, run: Path, folder: Path, text: str, export: str) -> Outputs:
-        """The files json, html, prometheus, perfetto and the folder csv of `folder`, and what two verbs printed."""
+        """The files json, html, perfetto and the folder csv of `folder`, and what two verbs printed."""
         kept = run / "summary.json"
         tables = {path.stem: list(csv.DictReader(io.StringIO(path.read_text()))) for path in folder.glob("csv/*.csv")}
         return cls(
@@ -141,7 +140,6 @@ class Outputs:
             Page((folder / "html").read_text()),
             json.loads((folder / "json").read_text()),
             tables,
-            samples((folder / "prometheus").read_text()),
             samples(export),
             tracks((folder / "perfetto").read_bytes()),
             json.loads(kept.read_text()) if kept.exists() else None,

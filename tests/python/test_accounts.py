@@ -15,7 +15,7 @@ from synthetic import exposed_run, mpi_run
 
 # One to eight ranks, one and two hosts, GPUs by UUID and by bus id, counters that update at each or every fifth read.
 SEEDS = (3, 17, 21, 39)
-OUTPUTS = {"books", "parts", "twice", "text", "html", "csv", "prometheus", "export", "perfetto"}
+OUTPUTS = {"books", "parts", "twice", "text", "html", "csv", "export", "perfetto"}
 
 
 @pytest.mark.parametrize("seed", SEEDS)

@@ -19,14 +19,12 @@ from lease_daemon import UUIDS, FakeDaemon
 from prometheus_client.parser import text_string_to_metric_families
 from synthetic import MS, TraceWriter, mpi_run, mpi_trace, training_run, uuid, write_info, write_power
 
-from powerccl.analysis.report import report
 from powerccl.commands import cli
 from powerccl.errors import PowercclError
 from powerccl.live.exporter import parse_listen, write_textfile
 from powerccl.live.node import LiveNode
 from powerccl.reports.export import METRICS, JobCollector, as_text, exported_names
 from powerccl.reports.labels import LONGEST_LABEL, run_label
-from powerccl.reports.tabular import prometheus_text
 
 DASHBOARD = Path(__file__).parents[2] / "packaging/prometheus/grafana-powerccl.json"
 Samples = dict[tuple[str, tuple[tuple[str, str], ...]], float]
@@ -130,15 +128,6 @@ def test_a_series_is_the_same_for_its_life(tmp_path: Path) -> None:
     assert {dict(labels)["run"] for _, labels in both} == {str(first), str(second)}
 
 
-def test_reports_of_two_runs_can_stand_side_by_side(tmp_path: Path) -> None:
-    """node_exporter reads the files of all runs as one: the same name is no reason to collide."""
-    texts = [prometheus_text(report(training_run(tmp_path / name)).findings).decode() for name in ("one", "two")]
-    series = [{line.rsplit(" ", 1)[0] for line in text.splitlines() if line[:1] != "#"} for text in texts]
-    assert series[0] and not series[0] & series[1]
-    helps = [[line for line in text.splitlines() if line[:1] == "#"] for text in texts]
-    assert helps[0] == helps[1]
-
-
 def test_a_long_path_is_cut_and_still_its_own() -> None:
     long = "/x" * 300
     assert len({run_label(long + end) for end in ("a", "b")} | {run_label("/y" * 300 + "a")}) == 3
@@ -205,9 +194,9 @@ def test_names_follow_the_conventions() -> None:
 def test_promtool_has_nothing_against_it(tmp_path: Path) -> None:
     folder = training_run(tmp_path / "run")
     mpi_run(folder)
-    for text in (as_text(collector_of(folder)[1]), prometheus_text(report(folder).findings)):
-        done = subprocess.run(["promtool", "check", "metrics"], input=text, capture_output=True, check=False)
-        assert (done.returncode, done.stdout + done.stderr) == (0, b"")
+    text = as_text(collector_of(folder)[1])
+    done = subprocess.run(["promtool", "check", "metrics"], input=text, capture_output=True, check=False)
+    assert (done.returncode, done.stdout + done.stderr) == (0, b"")
 
 
 def test_the_dashboard_asks_for_what_is_exported() -> None:
@@ -377,15 +366,12 @@ def test_the_dashboard_counts_a_watt_once(tmp_path: Path, monkeypatch: pytest.Mo
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_labels_of_both_exports_agree(tmp_path: Path) -> None:
+def test_labels_of_a_gpu_and_its_model(tmp_path: Path) -> None:
     folder = training_run(tmp_path / "run")
     write_info(folder, 1800 * MS, emulated="t4x8:gpus=2")
     live = scraped(as_text(collector_of(folder)[1]))
-    ended = scraped(prometheus_text(report(folder).findings))
-    gpus = [
-        {tuple(dict(own)[name] for name in ("run", "host", "gpu", "uuid")) for name_of, own in of if name_of == metric}
-        for of, metric in ((live, JOULES), (ended, "powerccl_gpu_energy_joules"))
-    ]
-    assert gpus[0] == gpus[1] == {(str(folder), "node1", str(gpu), uuid(gpu)) for gpu in range(2)}
-    assert {dict(own)["emulated"] for _, own in ended} == {"t4x8"}
+    gpus = {
+        tuple(dict(own)[name] for name in ("run", "host", "gpu", "uuid")) for metric, own in live if metric == JOULES
+    }
+    assert gpus == {(str(folder), "node1", str(gpu), uuid(gpu)) for gpu in range(2)}
     assert value(live, "powerccl_job_info", emulated="t4x8") == 1

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What other programs get of an MPI run: tables, metrics and traces."""
+"""What other programs get of an MPI run: tables and traces."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 from printing import printed
-from prometheus_client.parser import text_string_to_metric_families
 from synthetic import MS, mpi_run, mpi_trace, write_info
 from test_mpi import RAPL
 
@@ -41,7 +40,7 @@ def test_times_of_several_threads_say_so(tmp_path: Path) -> None:
 
 def test_every_export_has_what_an_mpi_run_has(tmp_path: Path) -> None:
     folder = mpi_run(tmp_path / "run", ranks=4, cpu=RAPL)
-    options = [str(folder), "-q", "--csv", str(tmp_path / "csv"), "--prometheus", str(tmp_path / "run.prom")]
+    options = [str(folder), "-q", "--csv", str(tmp_path / "csv")]
     done = CliRunner().invoke(cli, ["report", *options, "--perfetto", str(tmp_path / "run.pftrace")])
     assert done.exit_code == 0 and not done.stderr
     tables = {path.stem: list(csv.DictReader(path.open())) for path in (tmp_path / "csv").iterdir()}
@@ -49,14 +48,6 @@ def test_every_export_has_what_an_mpi_run_has(tmp_path: Path) -> None:
     assert [row["rank"] for row in tables["mpi-ranks"]] == ["0", "1", "2", "3"]
     seconds = sum(float(row["time_all_ranks_s"]) for row in tables["mpi-calls"])
     assert seconds == pytest.approx(sum(float(row["time_s"]) for row in tables["mpi-ranks"]))
-    samples = [
-        sample
-        for family in text_string_to_metric_families((tmp_path / "run.prom").read_text())
-        for sample in family.samples
-    ]
-    assert [each.value for each in samples if each.name == "powerccl_run_ranks"] == [4]
-    assert sum(each.value for each in samples if each.name == "powerccl_run_mpi_seconds") == pytest.approx(seconds)
-    assert {each.labels["rank"] for each in samples if each.name == "powerccl_rank_mpi_seconds"} == set("0123")
     trace = (tmp_path / "run.pftrace").read_bytes()
     for name in ("rank 3 node1", "MPI_Allreduce 8 B", "package-0 power, W"):
         assert name.encode() in trace, name

@@ -37,7 +37,7 @@ from powerccl.reports import report_tables
 from powerccl.reports.perfetto import write_perfetto
 from powerccl.reports.report import print_report
 from powerccl.reports.report_page import report_page
-from powerccl.reports.tabular import prometheus_text, write_csv
+from powerccl.reports.tabular import write_csv
 
 
 def text_of(found: ReportFindings, width: int = 120) -> str:
@@ -86,7 +86,7 @@ def test_every_output_at_once(tmp_path: Path) -> None:
     profile = chrome_trace(tmp_path / "rank0.json", 3e9)
     machine = profile_of(folder, tmp_path / "machine.json")
     options = ["--baseline", str(before), "--kineto", f"{profile}:0", "--platform", str(machine), "-q"]
-    for name, file in (("html", "r.html"), ("perfetto", "r.pftrace"), ("csv", "tables"), ("prometheus", "r.prom")):
+    for name, file in (("html", "r.html"), ("perfetto", "r.pftrace"), ("csv", "tables")):
         options += [f"--{name}", str(tmp_path / file)]
     result = CliRunner().invoke(command, [str(folder), *options, "--json", str(tmp_path / "r.json")])
     assert result.exception is None, result.output
@@ -96,7 +96,6 @@ def test_every_output_at_once(tmp_path: Path) -> None:
     assert [row.change.verdict for row in found.savings.per_iteration] == ["no significant change"] * 2
     assert (tmp_path / "r.html").stat().st_size < 6_000_000
     assert (tmp_path / "r.pftrace").stat().st_size > 1000
-    assert "powerccl_run_seconds" in (tmp_path / "r.prom").read_text()
     assert {path.stem for path in (tmp_path / "tables").iterdir()} >= {"ranks", "iterations", "stragglers", "counts"}
 
 
@@ -182,7 +181,6 @@ def test_a_windows_picture_says_when_it_was(tmp_path: Path) -> None:
     assert (drawing.offset_s, drawing.length * drawing.unit_us) == (0.5, 1e6)
     text = text_of(made.findings)
     assert "of seconds 0.5 to 1.5 only" in text and "this window" in text and "whole run" not in text
-    assert b'window_seconds="0.5:1.5"' in prometheus_text(made.findings)
     assert drawing.lanes[0].start[0] * drawing.unit_us == pytest.approx(40e3, abs=100)  # 540 ms into the run
 
 
@@ -229,19 +227,6 @@ def test_perfettos_slices_begin_and_end_in_turn(tmp_path: Path) -> None:
     assert counters == 4 * 2 * 31  # GPUs, power and clock, samples
     processes = [d.process.process_name for d in names.values() if d.HasField("process")]
     assert processes[0] == "rank 0 (emulated) node1"
-
-
-def test_prometheus_metrics_parse_and_leave_out_what_is_not_known(tmp_path: Path) -> None:
-    from prometheus_client.parser import text_string_to_metric_families
-
-    found = report(late_run(tmp_path / "run", marks=False)).findings
-    families = {f.name: f for f in text_string_to_metric_families(prometheus_text(found).decode())}
-    assert families["powerccl_run_seconds"].samples[0].value == pytest.approx(1.4)
-    assert "powerccl_rank_exposed_seconds" not in families
-    waits = {s.labels["rank"]: s.value for s in families["powerccl_rank_peer_wait_seconds"].samples}
-    assert waits["2"] == pytest.approx(0, abs=1e-4)
-    assert waits["0"] == pytest.approx(0.072, rel=0.01)
-    assert all(s.labels["emulated"] == "yes" for f in families.values() for s in f.samples)
 
 
 def test_tables_have_the_findings(tmp_path: Path) -> None:
@@ -369,7 +354,6 @@ def test_each_part_may_be_missing(tmp_path: Path, lost: str) -> None:
         assert made.findings.summary.energy.joules is None
         assert "samples" in text
     write_perfetto(made, tmp_path / "out")
-    prometheus_text(made.findings)
 
 
 def test_run_json_of_nonsense_and_columns_that_are_not_known(tmp_path: Path) -> None:

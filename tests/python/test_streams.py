@@ -82,7 +82,7 @@ def test_letters_are_written_in_others(run: Path) -> None:
 
 
 WRITERS = (
-    *(("report", option) for option in ("--html", "--json", "--csv", "--perfetto", "--prometheus")),
+    *(("report", option) for option in ("--html", "--json", "--csv", "--perfetto")),
     *(("compare", option) for option in ("--html", "--json", "--markdown", "--csv")),
     ("export", "--textfile"),
 )

@@ -98,7 +98,7 @@ def judge(run: Path) -> Faults:
     found = Faults(run)
     folder = run.with_name(run.name + ".pages")
     folder.mkdir(exist_ok=True)
-    files = {name: folder / name for name in ("json", "html", "prometheus", "perfetto")}
+    files = {name: folder / name for name in ("json", "html", "perfetto")}
     options = [word for name, file in files.items() for word in (f"--{name}", file)]
     said = speak(["report", run, *options, "--csv", folder / "csv"])
     found.page("report", said)
@@ -114,8 +114,6 @@ def judge(run: Path) -> Faults:
         for file in sorted((folder / "csv").glob("*.csv")):
             found.pages += 1
             found.impossible += [f"--csv {file.name}: {each}" for each in checks.table_faults(file.read_text())]
-        found.pages += 1
-        found.impossible += [f"--prometheus: {each}" for each in checks.metric_faults(files["prometheus"].read_text())]
     for verb, arguments in (
         ("whatif", ["whatif", run, "--json", folder / "whatif.json"]),
         ("compare", ["compare", run, run, "--json", folder / "compare.json"]),

@@ -12,7 +12,6 @@ import click
 
 from powerccl.commands.runs import find_run, runs_dir_option
 from powerccl.errors import PowercclError
-from powerccl.files import write_whole
 
 if TYPE_CHECKING:
     from powerccl.analysis.report_findings import Reference
@@ -36,12 +35,6 @@ if TYPE_CHECKING:
     help="Write the tables, one file each, into DIR.",
 )
 @click.option("--json", "json_file", default="", metavar="FILE", help="Write the findings in SI units (-: stdout).")
-@click.option(
-    "--prometheus",
-    type=click.Path(path_type=Path),
-    metavar="FILE",
-    help="Write metrics for node_exporter's textfile collector.",
-)
 @click.option("--baseline", default="", metavar="RUN", help="Run to compare with.")
 @click.option(
     "--kineto",
@@ -70,7 +63,6 @@ def command(
     perfetto: Path | None,
     csv_folder: Path | None,
     json_file: str,
-    prometheus: Path | None,
     baseline: str,
     kineto: tuple[str, ...],
     platform: str,
@@ -134,10 +126,6 @@ def command(
         _write(csv_folder, lambda path: tables.extend(write_csv(found, path)))
         if not tables:
             say(f"{csv_folder} has no tables: the run has no ranks, no GPUs and no MPI calls")
-    if prometheus:
-        from powerccl.reports.tabular import prometheus_text
-
-        _write(prometheus, lambda path: write_whole(path, prometheus_text(found)))
     if json_file:
         from powerccl.analysis.report import encode
 
@@ -152,7 +140,7 @@ def command(
             from powerccl.reports.ways import print_possible
 
             print_possible(console, other_ways)
-        written = {"page": html_file, "perfetto": perfetto, "tables": csv_folder, "metrics": prometheus}
+        written = {"page": html_file, "perfetto": perfetto, "tables": csv_folder}
         for what, path in written.items():
             if path:
                 console.print(f"{what:<8} {path}", soft_wrap=True)
