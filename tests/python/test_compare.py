@@ -14,6 +14,7 @@ import pytest
 from click.testing import CliRunner
 from printing import printed
 from synthetic import mpi_run, training_run, write_info
+from test_breakdown import late_run
 
 from powerccl.analysis.comparison.member import BANDWIDTH, POWER, TIME, Key
 from powerccl.analysis.comparison.side_by_side import compare_sides
@@ -29,6 +30,7 @@ from powerccl.analysis.comparison.significance import (
     median_of,
 )
 from powerccl.analysis.comparison.sources import read_member
+from powerccl.analysis.report import report
 from powerccl.commands import cli
 from powerccl.errors import PowercclError
 from powerccl.reports.compare import as_csv, change_text, grids, markdown, print_compare
@@ -358,6 +360,42 @@ def test_runs(tmp_path: Path) -> None:
     assert kernel.cells[0].value == pytest.approx(0.370, rel=1e-3)
     assert any(text.startswith("policy: observe (observe +1), auto (auto)") for text in found.differs)
     assert any("emulated" in text for text in found.caveats)
+
+
+def test_runs_by_their_totals(tmp_path: Path) -> None:
+    names = [str(training_run(tmp_path / name, comm_watts=watts)) for name, watts in (("a", 45), ("b", 33))]
+    found = compare_sides(names, Path)
+    rows = {row.what: row for row in found.rows if row.size_bytes is None}
+    assert rows["communication energy"].changes[0].pct == pytest.approx(-26.7, abs=0.3)
+    assert rows["wall time"].changes[0].pct == pytest.approx(0)
+    assert found.caveats == [f"{name}: was throttled: power limit" for name in "ab"]
+
+
+def test_an_iteration_of_runs_has_time_and_energy_with_intervals(tmp_path: Path) -> None:
+    folders = [late_run(tmp_path / name, iterations=number) for name, number in (("a", 20), ("b", 22))]
+    found = compare_sides([str(folder) for folder in folders], Path)
+    rows = {row.what: row for row in found.rows if row.variant}
+    assert list(rows) == ["time of an iteration", "energy of an iteration"]
+    for index, folder in enumerate(folders):
+        (reported,) = report(folder).findings.iterations
+        for what, value in (("time", reported.mean_s), ("energy", reported.joules)):
+            made = rows[f"{what} of an iteration"].cells[index]
+            assert value is not None and made.value == pytest.approx(value)
+            assert (made.of, made.n) == ("iterations", reported.found if what == "time" else reported.joules_of)
+    for row in rows.values():
+        (judged,) = row.changes
+        assert judged.verdict == SAME and judged.low_pct is not None and judged.high_pct is not None
+        assert judged.low_pct <= 0 <= judged.high_pct and not judged.of_settings
+
+
+def test_iterations_of_other_operations_are_not_compared(tmp_path: Path) -> None:
+    two, one = (compare_sides([str(folder)] * 2, Path) for folder in (
+        late_run(tmp_path / "two", iterations=20), training_run(tmp_path / "one", iterations=20)))  # fmt: skip
+    counts = {side.facts["operations of an iteration"] for found in (two, one) for side in found.sides}
+    assert len(counts) == 2
+    found = compare_sides([two.sides[0].members[0], one.sides[0].members[0]], Path)
+    assert not [row.what for row in found.rows if "of an iteration" in row.what]
+    assert any("the number of operations in an iteration differs" in text for text in found.caveats)
 
 
 def test_runs_of_other_work_are_told(tmp_path: Path) -> None:

@@ -13,10 +13,8 @@ from synthetic import mpi_run
 from test_breakdown import late_run
 
 from powerccl.analysis.attribution import EnergyFindings
-from powerccl.analysis.comparison.baseline import Comparison
-from powerccl.analysis.comparison.significance import HIGHER, LOWER, SAME, Change
 from powerccl.analysis.findings import Clocks, Communication, Energy, RunSummary, Shares
-from powerccl.analysis.report import ReportFindings, Saving, Savings, report
+from powerccl.analysis.report import ReportFindings, report
 from powerccl.analysis.report_findings import ClockEffect, Peers, RankParts, Straggler
 from powerccl.reports.explanations import EXPLANATIONS
 from powerccl.reports.headline import headline
@@ -43,19 +41,6 @@ def late(rank: int, cost_s: float = 3.0, steady: bool = True) -> Straggler:
     return Straggler(
         rank=rank, gpu=f"g{rank}", host="n", collectives=100, last=98, last_pct=98.0, cost_s=cost_s, steady=steady
     )
-
-
-def against(energy: Change, time: Change) -> Savings:
-    rows = [
-        Saving(what=unit, unit=unit, baseline=1, value=1, change=each) for unit, each in (("J", energy), ("s", time))
-    ]
-    return Savings(
-        comparison=Comparison(baseline="before", run="after", differences=[], caveats=[]), per_iteration=rows
-    )
-
-
-def changed(pct: float, verdict: str) -> Change:
-    return Change(pct=pct, low_pct=pct - 1, high_pct=pct + 1, verdict=verdict)
 
 
 @pytest.mark.parametrize(
@@ -125,38 +110,6 @@ def test_lowered_clocks_are_not_recommended_again() -> None:
     found = job({"communicating_pct": 40.0, "exposed_pct": 27.0})
     found.clock_effects = [ClockEffect(gpu="g0", rank=0, windows=9, lowered_s=2.0, lowered_pct=20.0)]
     assert headline(found) == ("Communication is exposed for 27 % of the working time: the GPUs compute nothing then.")
-
-
-@pytest.mark.parametrize(
-    ("energy", "time", "sentence"),
-    [
-        (
-            changed(-12.3, LOWER),
-            changed(0.4, HIGHER),
-            "Against the baseline, an iteration takes 12 % less energy and 0.4 % more time.",
-        ),
-        (
-            changed(-12.3, LOWER),
-            changed(0.4, SAME),
-            "Against the baseline, an iteration takes 12 % less energy and the same time within the uncertainty.",
-        ),
-        (
-            changed(-0.3, SAME),
-            changed(0.4, SAME),
-            "Neither time nor energy of an iteration differs significantly from the baseline.",
-        ),
-    ],
-)
-def test_a_baseline_comes_first(energy: Change, time: Change, sentence: str) -> None:
-    found = job({"communicating_pct": 40.0, "exposed_pct": 27.0})
-    found.savings = against(energy, time)
-    assert headline(found) == sentence
-
-
-def test_a_change_that_cannot_be_judged_is_not_the_headline() -> None:
-    found = job({"communicating_pct": 40.0, "exposed_pct": 27.0})
-    found.savings = against(Change(pct=-12.0), changed(0.4, SAME))
-    assert headline(found).startswith("Communication is exposed")
 
 
 def test_a_run_of_mpi(tmp_path: Path) -> None:

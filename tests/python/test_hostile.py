@@ -238,7 +238,7 @@ def outputs(verb: str, folder: Path, place: Path) -> Iterator[tuple[str, bytes]]
         "export": ["export", "--once", str(folder)],
         "top": ["top", "--once", str(folder)],
         "whatif": ["whatif", str(folder), "--platform", str(profile_of(folder, place / "machine.json"))],
-        "report": ["report", str(folder), "--baseline", str(other)],
+        "report": ["report", str(folder)],
     }[verb]
     options = writers(command)
     flags = [each.opts[-1] for each in command.params if isinstance(each, click.Option) and each.is_flag]

@@ -12,7 +12,7 @@ import synthetic
 from printing import printed
 from synthetic import MS, mpi_run, mpi_trace, training_run, write_info
 
-from powerccl.analysis.comparison.baseline import compare
+from powerccl.analysis.comparison.side_by_side import compare_sides
 from powerccl.analysis.findings import CpuEnergy, MpiSummary, RunSummary, read_summary, write_summary
 from powerccl.analysis.mpi import summarise_mpi
 from powerccl.analysis.summary import summarise
@@ -277,11 +277,10 @@ def test_a_trace_without_any_record(tmp_path: Path) -> None:
 
 
 def test_two_runs_are_compared(tmp_path: Path) -> None:
-    run = summarise(read_run(mpi_run(tmp_path)))
-    rows = {row.what: row for row in compare(run, run).differences}
-    assert rows["CPU time of the ranks"].value == pytest.approx(3.46)
-    assert rows["time in MPI, per rank"].change_pct == 0
-    assert isinstance(run, RunSummary)
+    folder = str(mpi_run(tmp_path / "run"))
+    rows = {row.what: row for row in compare_sides([folder, folder], Path).rows}
+    assert rows["CPU time of the ranks"].cells[1].value == pytest.approx(3.46)
+    assert rows["time in MPI, per rank"].changes[0].pct == 0
 
 
 def shown_of(run: RunSummary, width: int = 120) -> str:

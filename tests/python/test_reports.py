@@ -13,7 +13,6 @@ from rich.console import Console
 from synthetic import MS, training_run, write_info
 from test_platforms import profile
 
-from powerccl.analysis.comparison.baseline import compare
 from powerccl.analysis.savings import savings
 from powerccl.analysis.series import GpuSeries, gpu_series
 from powerccl.analysis.summary import summarise
@@ -27,7 +26,7 @@ from powerccl.reports.job import Line, has_figures, summary_lines, write
 from powerccl.reports.profile import print_profile
 from powerccl.reports.profile_page import profile_page
 from powerccl.reports.table import Table
-from powerccl.reports.terminal import print_comparison, print_summary
+from powerccl.reports.terminal import print_summary
 from powerccl.traces.folder import read_run
 
 
@@ -45,7 +44,7 @@ def test_summary_in_the_terminal(tmp_path: Path) -> None:
 @pytest.mark.parametrize("width", [40, 60, 80, 200])
 def test_no_line_is_wider_than_the_terminal(tmp_path: Path, width: int) -> None:
     found = summarise(read_run(training_run(tmp_path / "run")))
-    lines = printed(print_summary, found, width=width) + printed(print_comparison, compare(found, found), width=width)
+    lines = printed(print_summary, found, width=width)
     assert max(len(line) for line in lines.splitlines()) <= width
 
 

@@ -11,7 +11,6 @@ import synthetic
 from printing import printed
 from synthetic import MS, TraceWriter, training_run, write_info, write_power
 
-from powerccl.analysis.comparison.baseline import change_pct, compare
 from powerccl.analysis.findings import RunSummary, read_summary, write_summary
 from powerccl.analysis.report import report
 from powerccl.analysis.summary import summarise
@@ -231,29 +230,6 @@ def test_summaries_survive_the_disk(tmp_path: Path) -> None:
     (tmp_path / "summary.json").write_text("{}")
     with pytest.raises(msgspec.MsgspecError):
         read_summary(tmp_path / "summary.json")
-
-
-def test_comparison(tmp_path: Path) -> None:
-    before = summarise(read_run(training_run(tmp_path / "a", comm_watts=45)))
-    after = summarise(read_run(training_run(tmp_path / "b", comm_watts=33)))
-    found = {row.what: row for row in compare(before, after).differences}
-    assert found["communication energy"].change_pct == pytest.approx(-26.7, abs=0.3)
-    assert found["wall time"].change_pct == pytest.approx(0)
-    assert not compare(before, after).caveats
-
-
-def test_comparison_names_what_makes_it_hard(tmp_path: Path) -> None:
-    before = summarise(read_run(training_run(tmp_path / "a", ranks=1)))
-    after = summarise(read_run(training_run(tmp_path / "b", ranks=2)))
-    before.command, before.emulated, after.exit_code = ["other"], "", 1
-    caveats = compare(before, after).caveats
-    assert len(caveats) == 4
-    assert "1 GPU against 2" in caveats
-
-
-@pytest.mark.parametrize(("before", "after", "change"), [(2, 3, 50), (0, 3, None), (None, 3, None), (3, None, None)])
-def test_change(before: float | None, after: float | None, change: float | None) -> None:
-    assert change_pct(before, after) == change
 
 
 def test_summary_type_is_what_is_written(tmp_path: Path) -> None:

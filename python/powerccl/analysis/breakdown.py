@@ -130,7 +130,7 @@ def _iterations(
     inside.p5_s, inside.median_s, inside.p95_s = (float(v) for v in np.quantile(length, [0.05, 0.5, 0.95]))
     inside.mean_s, inside.mean_error_s = float(length.mean()), float(length.std(ddof=1)) / len(length) ** 0.5
     sampled = all(trace.gpu in curves for trace in mine)  # else sums over the host's GPUs are not known
-    joules = _joules(stretches, [curves[trace.gpu] for trace in mine] if sampled else [])
+    joules = joules_between(stretches, [curves[trace.gpu] for trace in mine] if sampled else [])
     known = joules[np.isfinite(joules)]
     if len(known) > 1:
         inside.joules, inside.joules_of = float(known.mean()), len(known)
@@ -152,7 +152,7 @@ def _iterations(
     return inside
 
 
-def _joules(stretches: iv.Intervals, curves: list[EnergyCurve]) -> Floats:
+def joules_between(stretches: iv.Intervals, curves: list[EnergyCurve]) -> Floats:
     """Energy of each iteration over all curves; NaN where one of them does not tell."""
     total = np.zeros(len(stretches)) if curves else np.full(len(stretches), np.nan)
     for curve in curves:

@@ -325,6 +325,11 @@ class RunSummary(msgspec.Struct, kw_only=True):
         """The rank, to be printed."""
         return self.rank_names.get(rank, str(rank))
 
+    @property
+    def energy_missing(self) -> list[str]:
+        """Where samples of energy are missing, in words: total energies are not known then, and not compared."""
+        return [*self.energy.missing, *(self.mpi.energy.missing if self.mpi else [])]
+
 
 def write_summary(summary: RunSummary, path: Path) -> None:
     """Write summary.json.

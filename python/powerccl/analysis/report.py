@@ -19,8 +19,6 @@ from powerccl.analysis.attribution import EnergyFindings, attribute
 from powerccl.analysis.breakdown import break_down
 from powerccl.analysis.clock_effect import clock_effects
 from powerccl.analysis.communication import KEY, communication_intervals
-from powerccl.analysis.comparison.baseline import Comparison, compare
-from powerccl.analysis.comparison.significance import Change, Value, change
 from powerccl.analysis.energy import EnergyCurve, energy_curves
 from powerccl.analysis.exposure import ESTIMATED, NONE, Exposure, exposure
 from powerccl.analysis.findings import RunSummary, Shares
@@ -41,30 +39,12 @@ from powerccl.analysis.startup import add_startup
 from powerccl.analysis.stragglers import add_costs, match
 from powerccl.analysis.summary import summarise
 from powerccl.patterns import pattern_name
-from powerccl.quantities import microseconds, percent, plural, seconds
+from powerccl.quantities import microseconds, percent, seconds
 from powerccl.traces import records, tables
 from powerccl.traces.folder import RunData, read_run
 
 MOST_RECORDS = 2_100_000  # of NCCL's traces that are read as a whole; of larger ones, a quarter as many in detail
 MARGIN_S = 1.0  # a window's samples of power begin and end so much outside of it
-
-
-class Saving(msgspec.Struct, kw_only=True):
-    """One figure of an iteration, in the baseline and here: means, and the change with its 95 % interval."""
-
-    what: str
-    unit: str
-    baseline: float
-    value: float
-    change: Change
-
-
-class Savings(msgspec.Struct, kw_only=True):
-    """A run against a baseline run."""
-
-    comparison: Comparison
-    per_iteration: list[Saving] = []
-    reason: str = ""  # why nothing is said of iterations
 
 
 class ReportFindings(msgspec.Struct, kw_only=True):
@@ -84,7 +64,6 @@ class ReportFindings(msgspec.Struct, kw_only=True):
     energy: EnergyFindings
     clock_effects: list[ClockEffect] = []
     counts: list[CountRow] = []
-    savings: Savings | None = None
     notes: list[str] = []
 
 
@@ -122,7 +101,6 @@ def report(
     folder: Path,
     reference: Reference | None = None,
     kineto: Sequence[tuple[Path, int | None]] = (),
-    baseline: Path | None = None,
     window_s: tuple[float, float] | None = None,
     most_records: int = MOST_RECORDS,
 ) -> Report:
@@ -168,8 +146,6 @@ def report(
     )
     _reconcile(found)
     found.notes += possible.check(found)
-    if baseline is not None:
-        found.savings = _savings(baseline, found, window_s)
     spans = list(work.spans.values())
     together = (min(first for first, _ in spans), max(last for _, last in spans)) if spans else None
     return Report(found, run, calls, kernels, built.waits, together, matched.waiting_ns)
@@ -317,46 +293,3 @@ def _counts(run: RunData, calls: pl.DataFrame, kernels: pl.DataFrame) -> list[Co
         )
         for row in joined.iter_rows(named=True)
     ]
-
-
-def _savings(folder: Path, found: ReportFindings, window_s: tuple[float, float] | None) -> Savings:
-    before = report(folder, window_s=window_s).findings
-    savings = Savings(comparison=compare(before.summary, found.summary))
-    if found.window_s or before.window_s:
-        savings.comparison.caveats.append("totals of time and energy are those of windows of the runs")
-    if len(before.iterations) != 1 or len(found.iterations) != 1:
-        savings.reason = "iterations are compared only between runs on one host"
-        return savings
-    old, new = before.iterations[0], found.iterations[0]
-    if not old.found or not new.found:
-        which = "this run" if old.found else "the baseline"
-        savings.reason = f"no iterations were found in {which}: {new.reason if old.found else old.reason}"
-        return savings
-    if old.operations != new.operations:
-        savings.reason = (
-            f"an iteration has {plural(old.operations, 'operation')} in the baseline and {new.operations} in this run:"
-            " iterations are not compared"
-        )
-        return savings
-    pairs = (
-        ("time of an iteration", "s", old.mean_s, old.mean_error_s, new.mean_s, new.mean_error_s),
-        ("energy of an iteration", "J", old.joules, old.joules_error, new.joules, new.joules_error),
-    )
-    for what, unit, first, first_error, second, second_error in pairs:
-        if first is None or second is None:
-            continue
-        savings.per_iteration.append(
-            Saving(
-                what=what,
-                unit=unit,
-                baseline=first,
-                value=second,
-                change=change([_value(first, first_error, old.found)], [_value(second, second_error, new.found)]),
-            )
-        )
-    return savings
-
-
-def _value(mean: float, error: float | None, count: int) -> Value:
-    half = 1.96 * (error or 0.0)
-    return Value(value=mean, low=mean - half, high=mean + half, n=count, kind="interval", of="iterations")

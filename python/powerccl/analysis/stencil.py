@@ -9,7 +9,6 @@ from statistics import median
 
 import msgspec
 
-from powerccl.analysis.comparison.baseline import change_pct
 from powerccl.analysis.findings import MpiSummary
 from powerccl.analysis.savings import Figure
 from powerccl.analysis.summary import summarise
@@ -73,10 +72,10 @@ def stencil_figures(without: Sequence[StencilRun], managed: Sequence[StencilRun]
         figures["with.wait_s"] = _figure([mpi.wait_s for mpi in seen], "s")
         figures["with.sleep_s"] = _figure([mpi.sleep_s for mpi in seen], "s")
     pairs = [(before.result, after.result) for before, after in zip(without, managed, strict=True)]
-    saved = [change_pct(before.cpu_s, after.cpu_s) for before, after in pairs]
-    slower = [change_pct(before.run_s, after.run_s) for before, after in pairs]
-    figures["cpu_saved_pct"] = _figure([-value for value in saved if value is not None], "%")
-    figures["slowdown_pct"] = _figure([value for value in slower if value is not None], "%")
+    saved = [(1 - after.cpu_s / before.cpu_s) * 100 for before, after in pairs if before.cpu_s]
+    slower = [(after.run_s / before.run_s - 1) * 100 for before, after in pairs if before.run_s]
+    figures["cpu_saved_pct"] = _figure(saved, "%")
+    figures["slowdown_pct"] = _figure(slower, "%")
     return figures
 
 

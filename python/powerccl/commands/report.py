@@ -35,7 +35,6 @@ if TYPE_CHECKING:
     help="Write the tables, one file each, into DIR.",
 )
 @click.option("--json", "json_file", default="", metavar="FILE", help="Write the findings in SI units (-: stdout).")
-@click.option("--baseline", default="", metavar="RUN", help="Run to compare with.")
 @click.option(
     "--kineto",
     multiple=True,
@@ -63,7 +62,6 @@ def command(
     perfetto: Path | None,
     csv_folder: Path | None,
     json_file: str,
-    baseline: str,
     kineto: tuple[str, ...],
     platform: str,
     ways: str,
@@ -79,7 +77,6 @@ def command(
     \b
     powerccl report runs/20260101-120000-train
     powerccl report 20260101-120000-train --html train.html
-    powerccl report 20260101-120000-train --baseline 20260101-110000-train
     powerccl report 20260101-120000-train --kineto rank0.pt.trace.json.gz:0
     """  # noqa: D301 - click's mark for text that is not to be wrapped
     from powerccl.analysis.energy import energy_curves
@@ -93,10 +90,9 @@ def command(
     from powerccl.tuning.ways_forecast import power_limit, predict_best
 
     folder = find_run(name, runs_dir, quiet=quiet)
-    before = find_run(baseline, runs_dir, "baseline run") if baseline else None
     part = _window(window)
     reference = _reference(platform, folder)
-    made = report(folder, reference, [_kineto(text) for text in kineto], before, part)
+    made = report(folder, reference, [_kineto(text) for text in kineto], part)
     found = made.findings
     if not (kineto or platform or made.run.window or (folder / SUMMARY_FILE).exists()):
         keep_summary(found.summary, folder)

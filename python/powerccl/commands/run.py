@@ -15,7 +15,7 @@ import click
 from powerccl import aliases
 from powerccl.commands import fail, say, write_out
 from powerccl.commands.old_options import with_old_options
-from powerccl.commands.runs import find_run, runs_dir_option
+from powerccl.commands.runs import runs_dir_option
 from powerccl.errors import PowercclError, choose, one_line
 from powerccl.launch import child
 from powerccl.launch.child import ChildNotStartedError, InterruptionError, interruptible
@@ -84,7 +84,6 @@ if TYPE_CHECKING:
 )
 @click.option("--name", default="", help="Name of the run folder.  [default: the command's name]")
 @runs_dir_option
-@click.option("--baseline", default="", metavar="RUN", help="Compare the summary with this earlier run.")
 @click.option(
     "--interval-ms",
     type=click.IntRange(0, 10_000),
@@ -120,7 +119,6 @@ def command(
     ways: str,
     name: str,
     runs_dir: Path,
-    baseline: str,
     interval_ms: int,
     no_preload: bool,
     best_effort: bool,
@@ -145,7 +143,6 @@ def command(
         raise PowercclError("no command to run", "put it behind `--`: powerccl run -- python train.py")
     if mpi:
         choose("MPI mode", mpi, MODES)
-    before = find_run(baseline, runs_dir, "baseline run") if baseline else None
     request = Request(
         command=list(arguments),
         policy=aliases.policy(policy, in_leader(os.environ, say)),
@@ -168,7 +165,7 @@ def command(
         with interruptible():
             recorded = record(request, say)
             if recorded.folder and recorded.leads:
-                _report_or_say(recorded.folder, before, json_file, quiet, bool(ways))
+                _report_or_say(recorded.folder, json_file, quiet, bool(ways))
     except ChildNotStartedError as error:
         fail(str(error), "check the command's name and PATH", error.code)
     except InterruptionError as interruption:
@@ -180,16 +177,16 @@ def command(
     return recorded.ended.code
 
 
-def _report_or_say(folder: Path, before: Path | None, json_file: str, quiet: bool, ways: bool) -> None:
+def _report_or_say(folder: Path, json_file: str, quiet: bool, ways: bool) -> None:
     """Report; the job is over, and nothing that happens now may change how it ended."""
     try:
-        _report(folder, before, json_file, quiet, ways)
+        _report(folder, json_file, quiet, ways)
     except (Exception, SystemExit) as error:  # Rich exits where standard error is closed
         with contextlib.suppress(Exception):
             say(f"no summary could be made ({one_line(error)}); the record is in {folder}")
 
 
-def _report(folder: Path, before: Path | None, json_file: str, quiet: bool, ways: bool) -> None:
+def _report(folder: Path, json_file: str, quiet: bool, ways: bool) -> None:
     if quiet and not json_file:
         return  # summary.json is made when it is first asked for
     # The job has ended. On a node of 32 cores, the start of OpenBLAS takes 4 s of processor time with all threads.
@@ -206,17 +203,12 @@ def _report(folder: Path, before: Path | None, json_file: str, quiet: bool, ways
         return
     from powerccl.reports.job import has_figures, summary_lines, write
 
-    if before or has_figures(summary):
-        from powerccl.reports.terminal import error_console, print_comparison, print_summary
+    if has_figures(summary):
+        from powerccl.reports.terminal import error_console, print_summary
 
-        console = error_console()
-        print_summary(console, summary)
+        print_summary(error_console(), summary)
     else:
         write(summary_lines(summary), sys.stderr)
-    if before:
-        from powerccl.analysis.comparison.baseline import compare
-
-        print_comparison(console, compare(make_summary(before)[1], summary))
     if line := _about_ways(run, ways):
         say(line)
 

@@ -28,7 +28,7 @@ def last_runs(runs_dir: Path) -> list[Path]:
     return [folder for _, folder in sorted(found, reverse=True)]
 
 
-def find_run(name: str, runs_dir: Path, what: str = "run", quiet: bool = False) -> Path:
+def find_run(name: str, runs_dir: Path, quiet: bool = False) -> Path:
     """The run folder of a path or of a name in `runs_dir`; without a name the last one, which stderr then names.
 
     Raises:
@@ -38,9 +38,7 @@ def find_run(name: str, runs_dir: Path, what: str = "run", quiet: bool = False) 
         folder = next((path for path in (Path(name), runs_dir / name) if path.is_dir()), None)
         if folder is None:
             last = last_runs(runs_dir)
-            raise PowercclError(
-                f"no {what} {name}", f"name a run folder, such as {last[0] if last else f'{runs_dir}/…'}"
-            )
+            raise PowercclError(f"no run {name}", f"name a run folder, such as {last[0] if last else f'{runs_dir}/…'}")
         return folder
     last = last_runs(runs_dir)
     if not last:

@@ -60,10 +60,6 @@ EXPLANATIONS: dict[str, tuple[str, ...]] = {
         "How often a clock policy asked for a clock, and how long a switch took.",
         "A dry run decides and records, and sets no clock.",
     ),
-    "baseline": (
-        "Time and energy of an iteration in both runs, with the 95 % interval of the change.",
-        "The interval rests on the iterations of one run each. powerccl compare takes several runs per side.",
-    ),
     "mpi": (
         "Waiting: in an MPI call while nothing moves. Asleep: the part of the waiting in which the rank left its core.",
         "Transferring: the rest of the call. Times are means over the ranks.",

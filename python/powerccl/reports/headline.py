@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from powerccl.analysis.comparison.significance import HIGHER, LOWER, SAME, Change
 from powerccl.analysis.report import ReportFindings
 from powerccl.analysis.report_findings import RankParts
 from powerccl.quantities import joules, percent, plural, seconds
@@ -24,7 +23,6 @@ def headline(found: ReportFindings) -> str:
     """What matters most for this job, in one sentence; empty where no rule applies."""
     rules: tuple[Callable[[ReportFindings], str], ...] = (
         _unrecorded,
-        _against_baseline,
         _nothing_known,
         _startup,
         _straggler,
@@ -34,24 +32,6 @@ def headline(found: ReportFindings) -> str:
         _mpi,
     )
     return next((text for rule in rules if (text := rule(found))), "")
-
-
-def _against_baseline(found: ReportFindings) -> str:
-    """How an iteration's energy and time changed, if both could be compared."""
-    changes = {row.unit: row.change for row in found.savings.per_iteration} if found.savings else {}
-    energy, time = changes.get("J"), changes.get("s")
-    if energy is None or time is None or not {energy.verdict, time.verdict} <= {LOWER, HIGHER, SAME}:
-        return ""
-    if energy.verdict == time.verdict == SAME:
-        return "Neither time nor energy of an iteration differs significantly from the baseline."
-    less, more = _changed(energy, "energy"), _changed(time, "time")
-    return f"Against the baseline, an iteration takes {less} and {more}."
-
-
-def _changed(found: Change, what: str) -> str:
-    if found.verdict == SAME or found.pct is None:
-        return f"the same {what} within the uncertainty"
-    return f"{percent(abs(found.pct))} {'less' if found.verdict == LOWER else 'more'} {what}"
 
 
 def _unrecorded(found: ReportFindings) -> str:

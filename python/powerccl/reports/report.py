@@ -10,21 +10,19 @@ from rich.text import Text
 
 from powerccl.analysis.attribution import EnergyFindings, KindEnergy
 from powerccl.analysis.link import NO_PROFILE
-from powerccl.analysis.report import ReportFindings, Savings
+from powerccl.analysis.report import ReportFindings
 from powerccl.analysis.report_findings import ClockEffect, Iterations, LinkRow, Peers, Straggler
 from powerccl.console import Console
 from powerccl.quantities import (
     NOT_KNOWN,
     byte_size,
     change,
-    change_between,
     joules,
     mhz,
     microseconds,
     number,
     percent,
     plural,
-    quantity,
     said_once,
     seconds,
     watts,
@@ -36,7 +34,6 @@ from powerccl.reports.table import Table
 from powerccl.reports.terminal import (
     NARROW,
     heading,
-    print_comparison,
     print_summary,
     warning,
 )
@@ -64,8 +61,6 @@ def print_report(console: Console, found: ReportFindings) -> None:
     if found.clock_effects:
         console.print()
         console.print(_clock_effects(found.clock_effects, found.summary.rank_name))
-    if found.savings:
-        print_savings(console, found.savings)
     for note in found.notes:
         console.print(Text(note, style="dim") if "NCCL kernels found" in note else warning(note))
 
@@ -317,17 +312,3 @@ def _clock_effects(effects: list[ClockEffect], name: Callable[[int], str]) -> Ta
         )
     table.add_more(len(effects) - MOST_RANKS)
     return table
-
-
-def print_savings(console: Console, savings: Savings) -> None:
-    """Against the baseline: what an iteration came to, then the runs as wholes."""
-    console.print()
-    console.print(heading(f"against {savings.comparison.baseline}"))
-    for row in savings.per_iteration:
-        between = change_between(row.change.low_pct, row.change.high_pct)
-        between = f" ({between})" if between != NOT_KNOWN else ""
-        ends = " → ".join(quantity(value, row.unit) for value in (row.baseline, row.value))
-        console.print(f"{row.what}: {ends}, {change(row.change.pct)}{between}: {row.change.verdict}")
-    if savings.reason:
-        console.print(warning(savings.reason))
-    print_comparison(console, savings.comparison)

@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 
-from powerccl.analysis.comparison.baseline import energy_missing
 from powerccl.analysis.drawing import Drawing, draw
 from powerccl.analysis.findings import MpiSummary
 from powerccl.analysis.report import Report, ReportFindings
@@ -18,7 +17,6 @@ from powerccl.analysis.report_findings import Parts
 from powerccl.quantities import (
     at_least,
     byte_size,
-    change,
     exact,
     hover,
     joules,
@@ -99,7 +97,7 @@ def report_page(made: Report, ways: WaysFindings | None = None) -> str:
         ways_table=f"'{ways.table}', {ways.provenance}" if ways else "",
         clocks="".join(sentences(clock_line(summary.clocks))),
         remarks=[*summary.notes, *found.notes],
-        problems=[*energy_missing(summary), *summary.problems],
+        problems=[*summary.energy_missing, *summary.problems],
         drawing=_timeline(drawing, summary.rank_name),
     )
 
@@ -183,16 +181,6 @@ def _tiles(found: ReportFindings) -> list[dict[str, str]]:
             else f"median; {joules(one.joules, 1.96 * (one.joules_error or 0.0))} per iteration"
         )
         tiles.append({"label": plural(one.found, "iteration"), "value": seconds(one.median_s), "beside": beside})
-    if found.savings:
-        tiles += [
-            {
-                "label": f"{saving.what}, change from the baseline",
-                "value": change(saving.change.pct),
-                "beside": saving.change.verdict,
-            }
-            for saving in found.savings.per_iteration
-            if saving.change.pct is not None
-        ]
     return tiles
 
 

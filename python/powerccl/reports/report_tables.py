@@ -12,14 +12,12 @@ from powerccl.quantities import (
     at_least,
     byte_size,
     change,
-    change_between,
     joules,
     mhz,
     microseconds,
     number,
     percent,
     plural,
-    quantity,
     seconds,
     watts,
 )
@@ -39,8 +37,6 @@ def tables(found: ReportFindings) -> dict[str, Any]:
         "energy_totals": _energy_totals(found),
         "stragglers": _stragglers(found),
         "clocks": _clocks(found),
-        "savings": _savings(found),
-        "comparison": _comparison(found),
         "gpus": _gpus(found),
         "mpi": _mpi(found.summary.mpi),
         "mpi_ranks": _mpi_ranks(found.summary.mpi),
@@ -155,25 +151,6 @@ def _clocks(found: ReportFindings) -> dict[str, Any]:
             for row in found.clock_effects
         ],
     )
-
-
-def _savings(found: ReportFindings) -> dict[str, Any]:
-    rows = []
-    for row in found.savings.per_iteration if found.savings else []:
-        ends = [quantity(value, row.unit) for value in (row.baseline, row.value)]
-        between = change_between(row.change.low_pct, row.change.high_pct)
-        rows.append([row.what, *ends, change(row.change.pct), between, row.change.verdict])
-    return _table(["figure", "baseline", "this run", "change", "95 % interval", "verdict"], rows)
-
-
-def _comparison(found: ReportFindings) -> dict[str, Any]:
-    rows = []
-    for row in found.savings.comparison.differences if found.savings else []:
-        if row.baseline is None and row.value is None:
-            continue
-        cells = [quantity(value, row.unit) for value in (row.baseline, row.value)]
-        rows.append([row.what, *cells, change(row.change_pct)])
-    return _table(["figure", "baseline", "this run", "change"], rows)
 
 
 def short_gpu(name: str) -> str:

@@ -46,8 +46,6 @@ def write_csv(found: ReportFindings, folder: Path) -> list[Path]:
         "gpus": _plain(found.summary.gpus),
         **(_mpi_tables(found.summary.mpi) if found.summary.mpi else {}),
     }
-    if found.savings:
-        tables["against-baseline"] = _plain(found.savings.comparison.differences)
     written = []
     for name, rows in tables.items():
         if not rows:

@@ -5,21 +5,18 @@ from __future__ import annotations
 
 from rich.text import Text
 
-from powerccl.analysis.comparison.baseline import Comparison
 from powerccl.analysis.findings import PatternRow, RunSummary, Shares
 from powerccl.console import Console
 from powerccl.quantities import (
     age,
     at_least,
     byte_size,
-    change,
     joules,
     mhz,
     microseconds,
     number,
     percent,
     plural,
-    quantity,
     seconds,
     watts,
 )
@@ -33,15 +30,6 @@ COMMUNICATION, ELSEWHERE = "bright_cyan", "yellow"
 NARROW = 84
 MAX_ROWS = 12
 LEAST_STARTUP_S = 1.0  # shorter start-ups change no share of a run that anybody reads; half of it would be noise
-LOWER_IS_BETTER = (
-    "wall time",
-    "energy",
-    "average power",
-    "communication energy",
-    "communication power",
-    "CPU time of the ranks",
-    "energy of the CPUs",
-)
 
 
 def error_console() -> Console:
@@ -263,23 +251,3 @@ def _joules_per_operation(row: PatternRow) -> str:
     """With half of its interval, where that is known."""
     known = row.joules_low is not None and row.joules_high is not None
     return joules(row.joules_per_operation, ((row.joules_high or 0.0) - (row.joules_low or 0.0)) / 2 if known else None)
-
-
-def print_comparison(console: Console, comparison: Comparison) -> None:
-    """A run against its baseline."""
-    table = Table()
-    table.add_column("against the baseline", no_wrap=True)
-    for column in ("baseline", "this run", "change"):
-        table.add_column(column, justify="right", no_wrap=True)
-    for row in comparison.differences:
-        if row.baseline is None and row.value is None:
-            continue
-        style = ""
-        if row.what in LOWER_IS_BETTER and row.change_pct is not None and abs(row.change_pct) >= 1:
-            style = "green" if row.change_pct < 0 else "red"
-        cells = [quantity(value, row.unit) for value in (row.baseline, row.value)]
-        table.add_row(row.what, *cells, Text(change(row.change_pct), style=style))
-    console.print()
-    console.print(table)
-    for caveat in comparison.caveats:
-        console.print(warning(caveat))

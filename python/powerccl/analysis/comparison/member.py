@@ -15,6 +15,7 @@ from powerccl.traces.folder import RunData
 
 RUN, SWEEP, MPI_SWEEP, REPLAY, MPI_WAIT, STENCIL = "run", "sweep", "MPI sweep", "replay", "MPI wait", "stencil"
 TIME, BANDWIDTH, POWER, ENERGY = "time", "bus bandwidth", "power", "energy"
+OPERATIONS = "operations of an iteration"
 FORMS = (
     "name run folders of `powerccl run`, or files that `powerccl bench ... --json FILE` wrote, each side in one form"
 )

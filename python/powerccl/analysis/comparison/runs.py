@@ -9,11 +9,12 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 
-from powerccl.analysis.comparison.baseline import energy_missing, run_figures
+from powerccl.analysis.breakdown import joules_between
 from powerccl.analysis.comparison.member import (
     BANDWIDTH,
     ENERGY,
     FORMS,
+    OPERATIONS,
     RUN,
     TIME,
     Key,
@@ -21,7 +22,8 @@ from powerccl.analysis.comparison.member import (
     ReferenceOf,
     nothing_known,
 )
-from powerccl.analysis.comparison.significance import Value, median_of
+from powerccl.analysis.comparison.significance import Value, mean_of, median_of
+from powerccl.analysis.energy import energy_curves
 from powerccl.analysis.findings import PatternRow, RunSummary
 from powerccl.analysis.report_findings import Reference
 from powerccl.analysis.run_tables import RunTables, run_tables
@@ -29,7 +31,7 @@ from powerccl.analysis.shares import working
 from powerccl.analysis.summary import summarise
 from powerccl.errors import PowercclError
 from powerccl.patterns import bus_factor
-from powerccl.quantities import exact
+from powerccl.quantities import exact, plural
 from powerccl.traces.folder import RunData, read_run
 
 # Of the environment that a run records: what says where, not how.
@@ -73,16 +75,53 @@ def read_run_member(folder: Path, energy: bool = False, reference_of: ReferenceO
     return member
 
 
+def run_figures(summary: RunSummary) -> list[tuple[str, str, float | None]]:
+    """What runs are compared by: a figure's name, its unit and its value, None where it is not known."""
+    energy, communication, mpi = summary.energy, summary.communication, summary.mpi
+    return [
+        ("wall time", "s", summary.wall_s),
+        ("energy", "J", energy.joules),
+        # Of a part of the time, or of the GPUs, it is no mean of the run.
+        ("average power", "W", energy.average_watts if energy.joules is not None else None),
+        ("communication time", "s", communication.time_s if summary.ranks else None),
+        ("communication energy", "J", communication.joules),
+        ("communication power", "W", communication.average_watts),
+        ("power elsewhere", "W", communication.other_average_watts),
+        ("clock in communication", "MHz", communication.clock_mhz),
+        ("clock elsewhere", "MHz", communication.other_clock_mhz),
+        ("time in MPI, per rank", "s", mpi.time_per_rank_s if mpi else None),
+        ("waiting in MPI, per rank", "s", mpi.wait_per_rank_s if mpi else None),
+        ("CPU time of the ranks", "s", mpi.cpu_s if mpi else None),
+        ("energy of the CPUs", "J", mpi.energy.joules if mpi else None),
+    ]
+
+
 def _iteration(member: Member, run: RunData, built: RunTables) -> None:
-    """The median iteration of the first rank, where its communication repeats itself; ranks keep step."""
+    """Time and energy of an iteration, where communication repeats itself. Ranks keep step: the first rank's counts.
+
+    The energy is that of all GPUs, which needs one host: the clocks of hosts differ.
+    """
     if len({trace.job for trace in run.ranks}) != 1:
         return  # jobs beside each other have no iteration in common
     first = run.ranks[0]
     found = working(run, built.calls, built.kernels).cuts.get((first.host, first.job))
-    lengths = np.diff(found.edges, axis=1)[:, 0] / 1e9 if found else np.zeros(0)
-    if len(lengths):
-        low, middle, high = (float(each) for each in np.quantile(lengths, (0.25, 0.5, 0.75)))
-        member.values[Key("iteration, median", "s")] = median_of(middle, low, high, len(lengths), "iterations")
+    if found is None:
+        return
+    member.facts[OPERATIONS] = str(found.operations) if len(found.edges) else found.reason
+    lengths = np.diff(found.edges, axis=1)[:, 0] / 1e9
+    if not len(lengths):
+        return
+    low, middle, high = (float(each) for each in np.quantile(lengths, (0.25, 0.5, 0.75)))
+    member.values[Key("iteration, median", "s")] = median_of(middle, low, high, len(lengths), "iterations")
+    place = ("", -1, plural(found.operations, "operation"))  # iterations of other lengths are other work: no row
+    if time := mean_of(lengths.tolist(), "iterations"):
+        member.values[Key("time of an iteration", "s", *place)] = time
+    if len({trace.host for trace in run.ranks}) == 1:
+        curves = energy_curves(run)
+        sampled = all(trace.gpu in curves for trace in run.ranks)
+        of_each = joules_between(found.edges, [curves[trace.gpu] for trace in run.ranks] if sampled else [])
+        if energy := mean_of(of_each[np.isfinite(of_each)].tolist(), "iterations"):
+            member.values[Key("energy of an iteration", "J", *place)] = energy
 
 
 def _patterns(member: Member, kernels: pl.DataFrame, summary: RunSummary) -> None:
@@ -165,7 +204,7 @@ def _facts(member: Member, run: RunData, summary: RunSummary) -> None:
         found["slowdown allowed"] = "" if info.slowdown_pct is None else exact(info.slowdown_pct, "%")
         found.update({f"version of {name}": str(text) for name, text in info.versions.items()})
         found.update({name: str(text) for name, text in info.environment.items() if name not in _PLACES})
-    member.facts = {name: text for name, text in found.items() if text}
+    member.facts |= {name: text for name, text in found.items() if text}
 
 
 def _warnings(member: Member, run: RunData, summary: RunSummary) -> None:
@@ -176,7 +215,7 @@ def _warnings(member: Member, run: RunData, summary: RunSummary) -> None:
     throttled = sorted({reason for gpu in summary.gpus for reason in gpu.throttle_reasons})
     if throttled:
         member.warnings.append(f"was throttled: {', '.join(throttled)}")
-    member.warnings += energy_missing(summary)[:MOST_WARNINGS]
+    member.warnings += summary.energy_missing[:MOST_WARNINGS]
     member.warnings += [*filter(None, [run.late]), *run.problems[:MOST_WARNINGS]]
     if len(run.problems) > MOST_WARNINGS:
         member.warnings.append(f"{len(run.problems) - MOST_WARNINGS} more problems: `powerccl report` lists them")

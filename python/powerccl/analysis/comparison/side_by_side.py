@@ -18,6 +18,7 @@ from powerccl.analysis.comparison.member import (
     ENERGY,
     FORMS,
     MPI_SWEEP,
+    OPERATIONS,
     POWER,
     RUN,
     SWEEP,
@@ -48,6 +49,7 @@ _GRAVE = {
     "data": "whether collectives move data",
     "replays": "the replayed jobs",
     "checksum": "the results",
+    OPERATIONS: "the number of operations in an iteration",
 }
 _QUIET = ("version of python", "version of kernel", "driver", "host")
 # Where less is better; of bandwidth more is; the rest is neither.
