@@ -18,7 +18,7 @@ from pathlib import Path
 from support.figures import Figures, one
 
 from powerccl.analysis.attribution import EnergyFindings, KindEnergy, attribute
-from powerccl.commands.references import own_reference
+from powerccl.commandline.references import own_reference
 from powerccl.traces.folder import read_run
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -18,8 +18,8 @@ from evidence.analysis import scaling_study
 from support.figures import Figures, about, bare, size_name, write
 
 from powerccl.aliases import figure_policy
-from powerccl.analysis.scaling import ScalingFindings
-from powerccl.commands.summaries import summary_of
+from powerccl.commandline.summaries import summary_of
+from powerccl.study.findings import ScalingFindings
 
 
 def points(path: Path) -> Iterator[dict[str, Any]]:

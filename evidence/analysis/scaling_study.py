@@ -19,9 +19,9 @@ from typing import Any
 import msgspec
 from support.figures import ROOT, Figures, about, figure_of, write
 
-from powerccl.analysis.scaling import ScalingFindings
 from powerccl.quantities import number
-from powerccl.reports.scaling import markdown
+from powerccl.study.findings import ScalingFindings
+from powerccl.study.report import markdown
 
 RESULTS = ROOT / "evidence/results/scaling-emulated.json"
 GUIDE = ROOT / "docs/guides/scaling-study.md"

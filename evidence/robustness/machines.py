@@ -8,7 +8,7 @@ import random
 from dataclasses import dataclass
 from pathlib import Path
 
-from powerccl.simulation.machines import changed, value_of
+from powerccl.whatif.machines import changed, value_of
 
 PLATFORMS = Path(__file__).resolve().parents[2] / "native/emulator/platforms"
 BASES = ("t4x8", "h200x4", "a100x4")

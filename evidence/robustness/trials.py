@@ -10,7 +10,7 @@ from evidence.robustness.machines import Machine
 
 from powerccl.platforms.policy_table import policy_table
 from powerccl.platforms.schema import ClockSwitch, PlatformProfile, Point
-from powerccl.simulation.simulator import Simulated, call, simulate
+from powerccl.whatif.simulator import Simulated, call, simulate
 
 BUDGET_PCT = 1.0
 MEASURED_S, WARM_UP_S = 240.0, 60.0

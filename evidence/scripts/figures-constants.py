@@ -26,7 +26,7 @@ from evidence.robustness.jobs import Job, job
 from evidence.robustness.machines import Machine, machine
 from support.figures import Figures, about, bare, write
 
-from powerccl.simulation.simulator import Simulated, simulate
+from powerccl.whatif.simulator import Simulated, simulate
 
 HEADERS = (
     "learning_policy.h",

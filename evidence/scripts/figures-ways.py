@@ -14,9 +14,9 @@ sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 
 from support.figures import Figures, show, spread, write
 
-from powerccl.experiments.ways_profile import table_of
 from powerccl.platforms.schema import encode
 from powerccl.platforms.ways import PLAIN, WAYS, compare
+from powerccl.ways.profile import table_of
 
 
 def saved(rounds: list[Path]) -> Figures:

@@ -21,7 +21,7 @@ from evidence.robustness.jobs import built_in, names_for
 from support.figures import Figures, about, bare, write
 
 from powerccl.launch.native import find_native
-from powerccl.simulation.simulator import SIMULATOR, simulate
+from powerccl.whatif.simulator import SIMULATOR, simulate
 
 PLATFORMS = ("t4x8", "a100x4", "h200x4", "h100x8")
 LEARNING_S, MANAGED_S = 60.0, 60.0  # as in whatif

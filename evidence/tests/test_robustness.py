@@ -13,8 +13,8 @@ from evidence.robustness import jobs, machines
 from evidence.robustness.trials import best_held, best_of_each, profile_of
 
 from powerccl.platforms.policy_table import policy_table
-from powerccl.simulation.machines import changed, value_of
-from powerccl.simulation.simulator import Simulated
+from powerccl.whatif.machines import changed, value_of
+from powerccl.whatif.simulator import Simulated
 
 
 def test_a_machine_is_the_same_wherever_it_is_drawn() -> None:

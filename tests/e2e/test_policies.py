@@ -12,7 +12,7 @@ import polars as pl
 import pytest
 from harness import Powerccl
 
-from powerccl.commands.summaries import summary_of
+from powerccl.commandline.summaries import summary_of
 from powerccl.traces import records, tables
 from powerccl.traces.folder import read_run
 

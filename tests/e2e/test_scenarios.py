@@ -11,7 +11,7 @@ import polars as pl
 import pytest
 from harness import Done, Powerccl
 
-from powerccl.commands.summaries import summary_of
+from powerccl.commandline.summaries import summary_of
 from powerccl.traces import tables
 from powerccl.traces.folder import read_run
 

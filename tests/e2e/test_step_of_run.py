@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from harness import Powerccl
 
-from powerccl.commands.summaries import summary_of
+from powerccl.commandline.summaries import summary_of
 
 NCCL = {"POWERCCL_EMULATOR_NCCL_VERSION": "2.30.7"}  # has copy engines
 # All-gathers ahead of computation on a stream of their own, as fully_shard makes them.
@@ -78,7 +78,7 @@ def test_a_table_of_other_gpus_is_refused(powerccl: Powerccl, recorded: Path) ->
 TUNE = """
 import sys
 from powerccl.commands import main
-from powerccl.experiments import replay_bench
+from powerccl.tune import replay_bench
 replay_bench.QUICK_S = replay_bench.THOROUGH_S = 0.4
 sys.argv = ["powerccl", "tune", *sys.argv[1:]]
 main()

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from harness import Done, Powerccl
 
-from powerccl.tuning.space import Machine, make_space
+from powerccl.platforms.parameters import Machine, make_space
 
 TUNED_S = 25
 EMULATED = ("--emulate", "h200x4-sockets")

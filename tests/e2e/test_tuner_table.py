@@ -14,7 +14,7 @@ from tuning_bench import first_match
 
 from powerccl.errors import PowercclError
 from powerccl.launch.native import NCCL_ADAPTER, NativeFiles
-from powerccl.tuning.rules import ANY, Rule, inline_rules, read_rules, write_rules
+from powerccl.platforms.rules import ANY, Rule, inline_rules, read_rules, write_rules
 
 # NCCL's own order: ncclFunc_t, and rows and columns of the cost table.
 COLLECTIVES = ("broadcast", "reduce", "all_gather", "reduce_scatter", "all_reduce")

@@ -245,23 +245,23 @@ def _shortened(profile: bytes) -> bytes:
 
 def readers(folder: Path) -> dict[str, Reader]:
     """All of them, by name; `folder` is where valid files are made."""
-    from powerccl.analysis.comparison.sources import read_member
     from powerccl.analysis.findings import SUMMARY_FILE, read_summary, write_summary
     from powerccl.analysis.kineto import read_kineto
-    from powerccl.analysis.scaling import read_steps, read_sweep
     from powerccl.analysis.summary import summarise
+    from powerccl.compare.sources import read_member
     from powerccl.live.run_folder import LiveRun, LiveSamples, LiveTrace
     from powerccl.platforms.catalog import BUILTIN
     from powerccl.platforms.measurements import read_bench_lines
     from powerccl.platforms.policy_table import policy_table
+    from powerccl.platforms.rules import read_rules
     from powerccl.platforms.store import load_profile
+    from powerccl.platforms.tuned import load_tuned
+    from powerccl.study.findings import read_steps, read_sweep
     from powerccl.traces import tables
     from powerccl.traces.cpu import read_cpu
     from powerccl.traces.folder import RunData, read_info, read_run
     from powerccl.traces.power import read_power
     from powerccl.traces.rank import read_rank
-    from powerccl.tuning.rules import read_rules
-    from powerccl.tuning.tuned import load_tuned
 
     run = write_run(folder / "run", 40, 2)
     trace = (run / "rank-0.trace").read_bytes()

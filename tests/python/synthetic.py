@@ -445,7 +445,7 @@ def profile_of(folder: Path, path: Path) -> Path:
     """The built-in profile of the emulated T4s, as if it had been measured on the GPUs that a run has."""
     import msgspec
 
-    from powerccl.commands.references import gpu_names
+    from powerccl.commandline.references import gpu_names
     from powerccl.platforms.schema import encode
     from powerccl.platforms.store import load_profile
     from powerccl.traces.folder import RunData

@@ -17,8 +17,8 @@ from test_compare import mpi_file
 from test_platforms import profile
 
 from powerccl import aliases
-from powerccl.analysis.comparison.side_by_side import compare_sides
 from powerccl.commands import cli
+from powerccl.compare.side_by_side import compare_sides
 from powerccl.errors import PowercclError
 from powerccl.launch.native import MPI_ADAPTER
 from powerccl.launch.request import POLICIES

@@ -16,9 +16,13 @@ from printing import printed
 from synthetic import mpi_run, training_run, write_info
 from test_breakdown import late_run
 
-from powerccl.analysis.comparison.member import BANDWIDTH, POWER, TIME, Key
-from powerccl.analysis.comparison.side_by_side import compare_sides
-from powerccl.analysis.comparison.significance import (
+from powerccl.analysis.report import report
+from powerccl.commands import cli
+from powerccl.compare.member import BANDWIDTH, POWER, TIME, Key
+from powerccl.compare.page import compare_page
+from powerccl.compare.report import as_csv, change_text, grids, markdown, print_compare
+from powerccl.compare.side_by_side import compare_sides
+from powerccl.compare.significance import (
     HIGHER,
     LOWER,
     SAME,
@@ -29,12 +33,8 @@ from powerccl.analysis.comparison.significance import (
     mean_of,
     median_of,
 )
-from powerccl.analysis.comparison.sources import read_member
-from powerccl.analysis.report import report
-from powerccl.commands import cli
+from powerccl.compare.sources import read_member
 from powerccl.errors import PowercclError
-from powerccl.reports.compare import as_csv, change_text, grids, markdown, print_compare
-from powerccl.reports.compare_page import compare_page
 
 
 def point(pattern: str, size: int, time_us: float, spread: float = 0.01, **more: Any) -> dict[str, Any]:

@@ -14,16 +14,15 @@ import pytest
 from click.testing import CliRunner
 from rich.console import Console
 
-from powerccl.analysis import savings
 from powerccl.commands import cli
-from powerccl.commands import demo as demo_command
+from powerccl.demo import command as demo_command
 from powerccl.demo import mpi as mpi_demo
-from powerccl.demo import training
+from powerccl.demo import report as reports_demo
+from powerccl.demo import savings, training
+from powerccl.demo.mpi_report import MpiDemo
+from powerccl.demo.page import demo_page
 from powerccl.errors import PowercclError
 from powerccl.launch.native import MPI_ADAPTER, NativeFiles
-from powerccl.reports import demo as reports_demo
-from powerccl.reports.demo_mpi import MpiDemo
-from powerccl.reports.demo_page import demo_page
 
 
 @pytest.fixture

@@ -22,9 +22,9 @@ from synthetic import MS, TraceWriter, mpi_run, mpi_trace, training_run, uuid, w
 from powerccl.commands import cli
 from powerccl.errors import PowercclError
 from powerccl.live.exporter import parse_listen, write_textfile
+from powerccl.live.labels import LONGEST_LABEL, run_label
+from powerccl.live.metrics import METRICS, JobCollector, as_text, exported_names
 from powerccl.live.node import LiveNode
-from powerccl.reports.export import METRICS, JobCollector, as_text, exported_names
-from powerccl.reports.labels import LONGEST_LABEL, run_label
 
 DASHBOARD = Path(__file__).parents[2] / "packaging/prometheus/grafana-powerccl.json"
 Samples = dict[tuple[str, tuple[tuple[str, str], ...]], float]
@@ -71,7 +71,7 @@ def test_counts_are_the_truth(tmp_path: Path) -> None:
 
 
 def test_counters_only_rise_while_the_job_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("powerccl.reports.export.LEAST_BETWEEN_S", 0.0)
+    monkeypatch.setattr("powerccl.live.metrics.LEAST_BETWEEN_S", 0.0)
     write_info(tmp_path, 0, exit_code=None)
     trace = TraceWriter(0, 1)
     trace.comm(MS)

@@ -172,8 +172,8 @@ def test_a_name_that_is_no_text(theirs: Path) -> None:
 
 
 def test_metrics_of_one_name_and_of_one_user_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    from powerccl.live import metrics as export
     from powerccl.live.findings import LiveGpu, LiveJob, LiveRank
-    from powerccl.reports import export
 
     monkeypatch.setattr(export, "MOST_OF_USER", 50)
     same = [LiveGpu(gpu="x" * 300 + str(number), index=0, host="a", power_w=1.0) for number in range(3)]

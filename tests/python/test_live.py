@@ -14,7 +14,7 @@ from powerccl.analysis.summary import summarise
 from powerccl.live.findings import NodeView
 from powerccl.live.job import Watcher
 from powerccl.live.run_folder import HEAD_RECORDS, TAIL_RECORDS, LiveRun, LiveSamples, LiveTrace, select
-from powerccl.reports.top import print_top
+from powerccl.live.top import print_top
 from powerccl.traces import records
 from powerccl.traces.folder import read_run
 

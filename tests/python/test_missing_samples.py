@@ -16,22 +16,22 @@ import pytest
 from printing import printed
 from synthetic import HOST, MS, mpi_run, training_run, uuid, write_info, write_power
 
-from powerccl.analysis.comparison.side_by_side import compare_sides
 from powerccl.analysis.drawing import draw
 from powerccl.analysis.energy import energy_curves
 from powerccl.analysis.findings import RunSummary
 from powerccl.analysis.report import report
 from powerccl.analysis.summary import summarise
-from powerccl.commands.references import gpu_names
+from powerccl.commandline.references import gpu_names
+from powerccl.compare.side_by_side import compare_sides
 from powerccl.live.job import Watcher
+from powerccl.live.metrics import JobCollector, as_text
 from powerccl.live.node import LiveNode
-from powerccl.reports.export import JobCollector, as_text
 from powerccl.reports.report import print_report
 from powerccl.traces import plausible
 from powerccl.traces.folder import read_run
 from powerccl.traces.plausible import sustained
 from powerccl.traces.power import read_power
-from powerccl.tuning.ways_forecast import power_limit
+from powerccl.ways.forecast import power_limit
 
 S = 1000 * MS
 WATTS = (50.0, 60.0)

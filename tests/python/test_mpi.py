@@ -12,10 +12,10 @@ import synthetic
 from printing import printed
 from synthetic import MS, mpi_run, mpi_trace, training_run, write_info
 
-from powerccl.analysis.comparison.side_by_side import compare_sides
 from powerccl.analysis.findings import CpuEnergy, MpiSummary, RunSummary, read_summary, write_summary
 from powerccl.analysis.mpi import summarise_mpi
 from powerccl.analysis.summary import summarise
+from powerccl.compare.side_by_side import compare_sides
 from powerccl.reports.mpi import processors
 from powerccl.reports.terminal import print_summary
 from powerccl.traces import mpi_tables, records

@@ -14,7 +14,7 @@ from powerccl.analysis import possible
 from powerccl.analysis.attribution.findings import EnergyFindings, KindEnergy
 from powerccl.analysis.findings import Clocks, Communication, Energy, Gpu, PatternRow, RunSummary, Shares
 from powerccl.analysis.report_findings import LinkRow, Parts
-from powerccl.analysis.scaling import World
+from powerccl.study.findings import World
 
 WILD = (float("nan"), math.inf, -math.inf, -1.0, -1e-3, 0.0, 1.0, 99.0, 101.0, 7276.5, 5e4, 1e300)
 

@@ -12,15 +12,15 @@ import fakes
 import pytest
 
 from powerccl.analysis.step import Operation, Step
+from powerccl.bench.trials import TrialFailedError
 from powerccl.errors import PowercclError
-from powerccl.experiments.replay_bench import ReplayBench
 from powerccl.launch.native import NativeFiles
 from powerccl.launch.ways import LEAST, tuned_ways_environment
+from powerccl.platforms.parameters import Parameter
+from powerccl.platforms.tuned import TunedProfile, TunedWay
 from powerccl.platforms.ways import COPY_ENGINE, PLAIN
-from powerccl.tuning.replay import first_tries, joined, parameters_of, scenario_text, split, with_plain, workload_of
-from powerccl.tuning.space import Parameter
-from powerccl.tuning.trials import TrialFailedError
-from powerccl.tuning.tuned import TunedProfile, TunedWay
+from powerccl.tune.replay import first_tries, joined, parameters_of, scenario_text, split, with_plain, workload_of
+from powerccl.tune.replay_bench import ReplayBench
 
 GATHER, SCATTER = 256 << 20, 128 << 20
 
@@ -179,8 +179,8 @@ def test_an_iteration_that_cannot_be_replayed_says_why(bench: ReplayBench) -> No
 
 
 def test_a_replay_that_hangs_is_ended(bench: ReplayBench, step: Step, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("powerccl.experiments.replay_bench.START_S", 0.0)
-    monkeypatch.setattr("powerccl.experiments.replay_bench.QUICK_S", 0.1)
+    monkeypatch.setattr("powerccl.tune.replay_bench.START_S", 0.0)
+    monkeypatch.setattr("powerccl.tune.replay_bench.QUICK_S", 0.1)
     bench.timeout_s = 0.5
     pid = bench.folder / "pid"
     Path(bench.command[0]).write_text(f"#!/bin/sh\necho $$ > {pid}; exec sleep 60\n")

@@ -28,8 +28,8 @@ import powerccl
 from powerccl.analysis.drawing import draw
 from powerccl.analysis.report import ReportFindings, encode, report
 from powerccl.analysis.report_findings import LinkRow
+from powerccl.commandline.references import reference_of
 from powerccl.commands import cli
-from powerccl.commands.references import reference_of
 from powerccl.commands.report import command
 from powerccl.platforms.store import load_profile
 from powerccl.quantities import byte_size

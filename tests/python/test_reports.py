@@ -13,18 +13,18 @@ from rich.console import Console
 from synthetic import MS, training_run, write_info
 from test_platforms import profile
 
-from powerccl.analysis.savings import savings
-from powerccl.analysis.series import GpuSeries, gpu_series
 from powerccl.analysis.summary import summarise
-from powerccl.analysis.training import Iteration, Training, TrainResult, read_training
+from powerccl.demo.chart import power_and_clock
+from powerccl.demo.iterations import Iteration, Training, TrainResult, read_training
+from powerccl.demo.page import demo_page
+from powerccl.demo.report import DemoResult, print_demo
+from powerccl.demo.savings import savings
+from powerccl.demo.series import GpuSeries, gpu_series
 from powerccl.platforms.schema import ClockSwitch, OverheadSample
+from powerccl.profile.page import profile_page
+from powerccl.profile.report import print_profile
 from powerccl.quantities import NOT_KNOWN
-from powerccl.reports.chart import power_and_clock
-from powerccl.reports.demo import DemoResult, print_demo
-from powerccl.reports.demo_page import demo_page
 from powerccl.reports.job import Line, has_figures, summary_lines, write
-from powerccl.reports.profile import print_profile
-from powerccl.reports.profile_page import profile_page
 from powerccl.reports.table import Table
 from powerccl.reports.terminal import print_summary
 from powerccl.traces.folder import read_run

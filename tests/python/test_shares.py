@@ -12,13 +12,13 @@ import synthetic
 from click.testing import CliRunner
 from synthetic import MS, TraceWriter
 
-from powerccl.analysis.comparison.member import Key
-from powerccl.analysis.comparison.runs import read_run_member
 from powerccl.analysis.report import report
 from powerccl.analysis.report_findings import Parts
 from powerccl.analysis.shares import Sets, of_parts, whole, working
 from powerccl.analysis.summary import summarise
 from powerccl.commands.report import command
+from powerccl.compare.member import Key
+from powerccl.compare.runs import read_run_member
 from powerccl.reports.headline import headline
 from powerccl.traces import tables
 from powerccl.traces.folder import read_run

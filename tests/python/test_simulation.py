@@ -13,15 +13,15 @@ from synthetic import MS, TraceWriter
 
 from powerccl.commands import cli
 from powerccl.platforms.store import load_profile
-from powerccl.simulation import machines
-from powerccl.simulation.calls import NoProgramError
-from powerccl.simulation.machines import Unknown
-from powerccl.simulation.model import fitted
-from powerccl.simulation.programs import Collective, Program, Recorded, Recording
-from powerccl.simulation.scaling import scaled
-from powerccl.simulation.scenarios import scenario_texts, shape_of
-from powerccl.simulation.simulator import Simulated, SimulatorError
 from powerccl.traces.folder import read_run
+from powerccl.whatif import machines
+from powerccl.whatif.calls import NoProgramError
+from powerccl.whatif.machines import Unknown
+from powerccl.whatif.model import fitted
+from powerccl.whatif.programs import Collective, Program, Recorded, Recording
+from powerccl.whatif.scaling import scaled
+from powerccl.whatif.scenarios import scenario_texts, shape_of
+from powerccl.whatif.simulator import Simulated, SimulatorError
 
 CONF = (Path(__file__).resolve().parents[2] / "native/emulator/platforms/t4x8.conf").read_text()
 MIB = 1 << 20

@@ -161,7 +161,7 @@ def test_no_room_for_temporary_files_is_an_error_that_says_so(tmp_path: Path) ->
     program = f"""
 import sys, tempfile
 from powerccl import commands
-from powerccl.commands import top
+from powerccl.live import top_command as top
 tempfile.tempdir, tempfile._candidate_tempdir_list = None, lambda: [{str(tmp_path / "none")!r}]
 top.command.callback = lambda **_: tempfile.gettempdir()
 sys.argv = ["powerccl", "top", "--once"]

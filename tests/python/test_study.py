@@ -13,14 +13,14 @@ from click.testing import CliRunner
 from rich.console import Console
 from synthetic import MS, TraceWriter, write_info, write_power
 
-from powerccl.analysis import scaling
-from powerccl.analysis.scaling import ScalingFindings, World
 from powerccl.commands import cli
 from powerccl.errors import PowercclError
-from powerccl.experiments import scaling as launch
 from powerccl.machine import machine_of
-from powerccl.reports.scaling import grids, markdown, print_scaling, remarks
-from powerccl.reports.scaling_page import scaling_page
+from powerccl.study import findings as scaling
+from powerccl.study import launch
+from powerccl.study.findings import ScalingFindings, World
+from powerccl.study.page import scaling_page
+from powerccl.study.report import grids, markdown, print_scaling, remarks
 
 
 @pytest.fixture(autouse=True)

@@ -13,8 +13,8 @@ from synthetic import MS, mpi_run, training_run, write_info, write_power
 from powerccl.analysis.brief import brief
 from powerccl.analysis.findings import SUMMARY_FILE, read_summary
 from powerccl.analysis.summary import summarise
-from powerccl.commands import summaries
-from powerccl.commands.summaries import keep_summary, make_summary, summary_of
+from powerccl.commandline import summaries
+from powerccl.commandline.summaries import keep_summary, make_summary, summary_of
 from powerccl.traces.folder import read_run
 
 HEAD = "# host: node1\n# gpu_count: 0\n"

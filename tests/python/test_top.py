@@ -23,8 +23,8 @@ from powerccl.live.findings import HeldDevice, LiveJob, NodeView
 from powerccl.live.job import Watcher
 from powerccl.live.node import LiveNode
 from powerccl.live.processes import Processes, recent_folders
-from powerccl.reports.top import print_top
-from powerccl.reports.top_app import Top
+from powerccl.live.top import print_top
+from powerccl.live.top_app import Top
 
 STEP = 600 * MS
 

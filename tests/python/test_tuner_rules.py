@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from powerccl.errors import PowercclError
-from powerccl.tuning import rules
-from powerccl.tuning.rules import ANY, NO_LIMIT, Rule, inline_rules, read_rules, write_rules
+from powerccl.platforms import rules
+from powerccl.platforms.rules import ANY, NO_LIMIT, Rule, inline_rules, read_rules, write_rules
 
 CASES = Path(__file__).parents[1] / "native/adapters/tuner_cases.txt"
 

@@ -10,16 +10,16 @@ import pytest
 from synthetic import MS, TraceWriter
 from tuning_bench import MACHINE, MadeUpBench, first_match
 
+from powerccl.bench.trials import Sample, TrialFailedError
+from powerccl.bench.workload import Case, given, of_run
 from powerccl.errors import PowercclError
-from powerccl.tuning import budget
-from powerccl.tuning.confirm import FEWEST_ROUNDS, MOST_ROUNDS, Candidate, confirm
-from powerccl.tuning.objective import parse_objective, relative
-from powerccl.tuning.racing import Entrant, Spread, compare, hopeless
-from powerccl.tuning.rule_search import CaseSearch, algorithms, rules_for, search_rules
-from powerccl.tuning.rules import ANY, Rule
-from powerccl.tuning.trials import Sample, TrialFailedError
-from powerccl.tuning.tuned import TUNED, TunedProfile, check_tuned, load_tuned, save_tuned
-from powerccl.tuning.workload import Case, given, of_run
+from powerccl.platforms.rules import ANY, Rule
+from powerccl.platforms.tuned import TUNED, TunedProfile, check_tuned, load_tuned, save_tuned
+from powerccl.tune import budget
+from powerccl.tune.confirm import FEWEST_ROUNDS, MOST_ROUNDS, Candidate, confirm
+from powerccl.tune.objective import parse_objective, relative
+from powerccl.tune.racing import Entrant, Spread, compare, hopeless
+from powerccl.tune.rule_search import CaseSearch, algorithms, rules_for, search_rules
 
 FASTER = {"NCCL_NSOCKS_PERTHREAD": "8", "NCCL_BUFFSIZE": "8388608"}
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from powerccl.errors import PowercclError
-from powerccl.tuning.space import LINKS, UNSET, Machine, make_space, names_in, read_data
+from powerccl.platforms.parameters import LINKS, UNSET, Machine, make_space, names_in, read_data
 
 
 def machine(*links: str, nccl: str = "2.28.9") -> Machine:

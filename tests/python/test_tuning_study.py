@@ -8,16 +8,16 @@ from pathlib import Path
 import pytest
 from tuning_bench import MACHINE, MadeUpBench
 
+from powerccl.bench.workload import Case, given
 from powerccl.console import Console
 from powerccl.errors import PowercclError
-from powerccl.reports.tuning import print_found
-from powerccl.tuning.found import Found
-from powerccl.tuning.importance import importances, what_matters
-from powerccl.tuning.objective import parse_objective
-from powerccl.tuning.refine import refine, simplify
-from powerccl.tuning.space import make_space
-from powerccl.tuning.study import FAILED_VALUE, Limits, Outcome, Study
-from powerccl.tuning.workload import Case, given
+from powerccl.platforms.parameters import make_space
+from powerccl.tune.found import Found
+from powerccl.tune.importance import importances, what_matters
+from powerccl.tune.objective import parse_objective
+from powerccl.tune.refine import refine, simplify
+from powerccl.tune.report import print_found
+from powerccl.tune.study import FAILED_VALUE, Limits, Outcome, Study
 
 CASES = given("all_reduce", "1M,64M").cases
 PARAMETERS = (
@@ -227,7 +227,7 @@ def test_refining_keeps_to_its_limits(tmp_path: Path) -> None:
 def test_defaults_that_fail_end_the_search_with_a_reason(tmp_path: Path) -> None:
     class Broken(MadeUpBench):
         def open(self, configuration: object, rules: object = ()) -> None:
-            from powerccl.tuning.trials import TrialFailedError
+            from powerccl.bench.trials import TrialFailedError
 
             raise TrialFailedError("unhandled system error")
 

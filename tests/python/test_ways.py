@@ -12,7 +12,6 @@ import polars as pl
 import pytest
 
 from powerccl.errors import PowercclError
-from powerccl.experiments.ways_profile import table_of, with_libraries
 from powerccl.launch import ways as launched
 from powerccl.launch.gpus import Gpus
 from powerccl.platforms.schema import encode
@@ -28,8 +27,9 @@ from powerccl.platforms.ways import (
     never_slower_from,
     table_for,
 )
-from powerccl.reports.ways import hint, possible_lines, what_to_write
-from powerccl.tuning.ways import Possible, Range, WaysFindings, possible
+from powerccl.ways.findings import Possible, Range, WaysFindings, possible
+from powerccl.ways.profile import table_of, with_libraries
+from powerccl.ways.report import hint, possible_lines, what_to_write
 
 MIB = 1 << 20
 

@@ -11,7 +11,7 @@ from test_step import Recorded
 from powerccl.analysis.energy import EnergyCurve
 from powerccl.errors import PowercclError
 from powerccl.platforms.ways import COPY_ENGINE, PLAIN, WayPoint, WaysTable
-from powerccl.tuning.ways_forecast import Forecaster, predict_best, ways_what_if
+from powerccl.ways.forecast import Forecaster, predict_best, ways_what_if
 
 SIZE = 1 << 20
 KEY = ("all_gather", SIZE)
@@ -137,7 +137,7 @@ def test_surroundings_make_a_range() -> None:
 
 
 def test_a_replay_that_is_far_off_predicts_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("powerccl.tuning.ways_forecast.REPLAYED", -1.0)
+    monkeypatch.setattr("powerccl.ways.forecast.REPLAYED", -1.0)
     with pytest.raises(PowercclError, match="off, so it predicts nothing"):
         forecaster()
 

@@ -6,10 +6,10 @@ from __future__ import annotations
 import random
 from collections.abc import Iterable, Mapping, Sequence
 
-from powerccl.tuning.rules import ANY, Rule
-from powerccl.tuning.space import Machine
-from powerccl.tuning.trials import Sample, TrialFailedError
-from powerccl.tuning.workload import Case
+from powerccl.bench.trials import Sample, TrialFailedError
+from powerccl.bench.workload import Case
+from powerccl.platforms.parameters import Machine
+from powerccl.platforms.rules import ANY, Rule
 
 MACHINE = Machine("Made-up GPU", 4, 1, "2.28.9", ("sockets",))
 

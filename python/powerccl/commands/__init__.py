@@ -23,25 +23,26 @@ from typing import Any, NoReturn
 
 import click
 
-from powerccl import __version__, clean
+from powerccl import __version__
+from powerccl.commandline.output import fail, say
 from powerccl.errors import PowercclError, one_line
-from powerccl.files import write_whole
 
-VERBS = (
-    "run",
-    "demo",
-    "profile",
-    "whatif",
-    "report",
-    "compare",
-    "tune",
-    "study",
-    "top",
-    "export",
-    "clocks",
-    "doctor",
-    "bench",
-)
+# Where each verb lives: features have their own; the others put several rooms together.
+VERBS = {
+    "run": "powerccl.commands.run",
+    "demo": "powerccl.demo.command",
+    "profile": "powerccl.commands.profile",
+    "whatif": "powerccl.commands.whatif",
+    "report": "powerccl.commands.report",
+    "compare": "powerccl.compare.command",
+    "tune": "powerccl.tune.command",
+    "study": "powerccl.study.command",
+    "top": "powerccl.live.top_command",
+    "export": "powerccl.live.export_command",
+    "clocks": "powerccl.commands.clocks",
+    "doctor": "powerccl.doctor.command",
+    "bench": "powerccl.commands.bench",
+}
 
 
 class Verbs(click.Group):
@@ -57,7 +58,7 @@ class Verbs(click.Group):
             return None
         gc.disable()  # modules make no garbage: looking for it takes a tenth of the start
         try:
-            command: click.Command = import_module(f"powerccl.commands.{cmd_name}").command
+            command: click.Command = import_module(VERBS[cmd_name]).command
         finally:
             gc.enable()
         return command
@@ -192,49 +193,6 @@ def _undo_locale_coercion() -> None:
     with contextlib.suppress(OSError):
         if "LC_CTYPE" in os.environ and b"\0LC_CTYPE=" not in b"\0" + Path("/proc/self/environ").read_bytes():
             del os.environ["LC_CTYPE"]
-
-
-def fail(message: str, hint: str = "", code: int = 1) -> NoReturn:
-    """Print an error and what to do about it on stderr, and exit."""
-    with contextlib.suppress(OSError):  # nobody is left to tell
-        _print_line("error:", "red", message)
-        if hint:
-            _print_line("hint:", "cyan", hint)
-    sys.exit(code)
-
-
-def say(message: str) -> None:
-    """Tell the user something while a job runs: on stderr, since stdout is the job's."""
-    _print_line("powerccl:", "green", message)
-
-
-def _print_line(label: str, letters: str, message: str) -> None:
-    # The stream by its name: click puts another in the place of one that cannot show everything.
-    line = f"{click.style(label, fg=letters, bold=True)} {clean.lines(message)}"
-    click.echo(line, file=sys.stderr, color=colour())
-
-
-def write_out(target: str | Path, data: bytes | str) -> None:
-    """Write what was asked for to a file, or to stdout where that is `-`. Text is cleaned; bytes are clean already.
-
-    Raises:
-        PowercclError: the file cannot be written.
-    """
-    raw = clean.lines(data).encode() if isinstance(data, str) else data
-    if str(target) == "-":
-        sys.stdout.flush()
-        sys.stdout.buffer.write(raw)
-        sys.stdout.flush()
-        return
-    try:
-        write_whole(target, raw)
-    except OSError as error:
-        raise PowercclError(f"cannot write {target}: {error.strerror}", "name another file") from error
-
-
-def colour() -> bool | None:
-    """False where NO_COLOR is set; None lets the terminal decide."""
-    return False if os.environ.get("NO_COLOR") else None
 
 
 @click.command(cls=Verbs, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})

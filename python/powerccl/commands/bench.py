@@ -11,7 +11,7 @@ from typing import NoReturn
 
 import click
 
-from powerccl.commands import fail
+from powerccl.commandline.output import fail
 from powerccl.errors import PowercclError
 from powerccl.launch.child import ChildNotStartedError, run_child
 from powerccl.launch.emulation import Emulation, emulated_platform

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from powerccl import clean
-from powerccl.commands import say, write_out
+from powerccl.commandline.output import say, write_out
 from powerccl.errors import PowercclError
 
 if TYPE_CHECKING:

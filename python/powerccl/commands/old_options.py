@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from powerccl import aliases
-from powerccl.commands import say
+from powerccl.commandline.output import say
 from powerccl.launch.launchers import in_leader
 
 

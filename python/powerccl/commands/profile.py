@@ -13,15 +13,15 @@ from typing import TYPE_CHECKING
 
 import click
 
-from powerccl.commands import say, write_out
+from powerccl.commandline.output import say, write_out
 from powerccl.errors import PowercclError, choose
 from powerccl.files import write_whole
 from powerccl.patterns import PATTERNS, parse_bytes
 from powerccl.quantities import plural
 
 if TYPE_CHECKING:
-    from powerccl.experiments.profile import Profiling
     from powerccl.platforms.schema import PlatformProfile
+    from powerccl.profile.measure import Profiling
 
 SIZES = "128K:64M:2"
 
@@ -96,7 +96,7 @@ def command(
         return _ways(emulate, patterns, sizes, name, out, resume, products)
     if products:
         raise PowercclError("--products is for --ways", "add --ways")
-    from powerccl.experiments.profile import Profiling
+    from powerccl.profile.measure import Profiling
 
     started = time.monotonic()
     wanted = (
@@ -119,8 +119,8 @@ def command(
 
 def _ways(emulate: str, patterns: str, sizes: str, name: str, out: Path | None, resume: bool, products: str) -> int:
     from powerccl.console import Console
-    from powerccl.experiments import ways_profile
-    from powerccl.reports.ways import print_table
+    from powerccl.ways import profile as ways_profile
+    from powerccl.ways.report import print_table
 
     known = ways_profile.PATTERNS
     wanted = list(known) if patterns == "all" else [choose("pattern", p.strip(), known) for p in patterns.split(",")]
@@ -172,7 +172,7 @@ def _measure(profiling: Profiling, started: float) -> PlatformProfile:
 
 def _write(profile: PlatformProfile, out: Path) -> None:
     from powerccl.platforms.schema import encode
-    from powerccl.reports.profile_page import profile_page
+    from powerccl.profile.page import profile_page
 
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
@@ -193,7 +193,7 @@ def work_folder(out: Path) -> Path:
 def _show(profile: PlatformProfile, out: Path, table: Path | None) -> None:
     from powerccl.console import Console
     from powerccl.platforms.policy_table import policy_table
-    from powerccl.reports.profile import print_profile
+    from powerccl.profile.report import print_profile
 
     console = Console()
     print_profile(console, profile)

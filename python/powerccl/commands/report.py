@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from powerccl.commands.runs import find_run, runs_dir_option
+from powerccl.commandline.runs import find_run, runs_dir_option
 from powerccl.errors import PowercclError
 
 if TYPE_CHECKING:
@@ -82,12 +82,12 @@ def command(
     from powerccl.analysis.energy import energy_curves
     from powerccl.analysis.findings import SUMMARY_FILE
     from powerccl.analysis.report import report
-    from powerccl.commands import say, write_out
-    from powerccl.commands.references import own_table
-    from powerccl.commands.summaries import keep_summary
+    from powerccl.commandline.output import say, write_out
+    from powerccl.commandline.references import own_table
+    from powerccl.commandline.summaries import keep_summary
     from powerccl.platforms.ways import load_table
-    from powerccl.tuning.ways import possible
-    from powerccl.tuning.ways_forecast import power_limit, predict_best
+    from powerccl.ways.findings import possible
+    from powerccl.ways.forecast import power_limit, predict_best
 
     folder = find_run(name, runs_dir, quiet=quiet)
     part = _window(window)
@@ -106,8 +106,9 @@ def command(
         other_ways.predicted = predict_best(made.calls, kernels, made.waits, curves, table, limit_w)
     if html_file:
         from powerccl.reports.report_page import report_page
+        from powerccl.ways.report import on_page
 
-        write_out(html_file, report_page(made, other_ways).encode())
+        write_out(html_file, report_page(made, on_page(other_ways) if other_ways else None).encode())
     if perfetto:
         from powerccl.reports.perfetto import write_perfetto
 
@@ -133,7 +134,7 @@ def command(
         console = Console(stderr=json_file == "-")
         print_report(console, found)
         if other_ways:
-            from powerccl.reports.ways import print_possible
+            from powerccl.ways.report import print_possible
 
             print_possible(console, other_ways)
         written = {"page": html_file, "perfetto": perfetto, "tables": csv_folder}
@@ -177,7 +178,7 @@ def _write(path: Path, write: Callable[[Path], object]) -> None:
 
 def _reference(platform: str, folder: Path) -> Reference | None:
     """The profile asked for, or the run's own, or of GPUs like its; None where there is none."""
-    from powerccl.commands.references import check_profile, own_reference, reference_of
+    from powerccl.commandline.references import check_profile, own_reference, reference_of
     from powerccl.platforms.store import load_profile
     from powerccl.traces.folder import RunData, read_info
 

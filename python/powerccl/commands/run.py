@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING
 import click
 
 from powerccl import aliases
-from powerccl.commands import fail, say, write_out
+from powerccl.commandline.output import fail, say, write_out
+from powerccl.commandline.runs import runs_dir_option
 from powerccl.commands.old_options import with_old_options
-from powerccl.commands.runs import runs_dir_option
 from powerccl.errors import PowercclError, choose, one_line
 from powerccl.launch import child
 from powerccl.launch.child import ChildNotStartedError, InterruptionError, interruptible
@@ -191,7 +191,7 @@ def _report(folder: Path, json_file: str, quiet: bool, ways: bool) -> None:
         return  # summary.json is made when it is first asked for
     # The job has ended. On a node of 32 cores, the start of OpenBLAS takes 4 s of processor time with all threads.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-    from powerccl.commands.summaries import make_summary
+    from powerccl.commandline.summaries import make_summary
 
     run, summary = make_summary(folder)
     _write(summary, folder)
@@ -221,10 +221,10 @@ def _about_ways(run: RunData, used: bool) -> str:
         return describe(run.folder)
     if not run.ranks:
         return ""
-    from powerccl.commands.references import own_table
-    from powerccl.reports.ways import hint
+    from powerccl.commandline.references import own_table
     from powerccl.traces import tables
-    from powerccl.tuning.ways import possible
+    from powerccl.ways.findings import possible
+    from powerccl.ways.report import hint
 
     table = own_table(run)
     return hint(possible(tables.calls(run), table)) if table else ""

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING
 
 import click
 
+from powerccl.commandline.runs import find_run, runs_dir_option
 from powerccl.commands.old_options import with_old_options
-from powerccl.commands.runs import find_run, runs_dir_option
 from powerccl.errors import PowercclError
 
 if TYPE_CHECKING:
-    from powerccl.simulation.findings import WhatIf
-    from powerccl.simulation.predict import Terms
     from powerccl.traces.folder import RunData
+    from powerccl.whatif.findings import WhatIf
+    from powerccl.whatif.predict import Terms
 
 
 @with_old_options
@@ -93,7 +93,7 @@ def command(
         from powerccl.commands.whatif_ways import predict_ways
 
         return predict_ways(run, folder, ways, json_file)
-    from powerccl.simulation.predict import Terms
+    from powerccl.whatif.predict import Terms
 
     _show(_predict(run, platform, Terms(max_slowdown, overhead, call_us, transition_us, ranks or 0)), json_file)
     return 0
@@ -131,12 +131,12 @@ def _check(run: RunData) -> None:
 
 def _predict(run: RunData, platform: str, terms: Terms) -> WhatIf:
     from powerccl.analysis.step import RECORD
-    from powerccl.commands.references import check_profile, gpu_names, own_profile
+    from powerccl.commandline.references import check_profile, gpu_names, own_profile
     from powerccl.launch.native import find_native
     from powerccl.platforms.store import load_profile
-    from powerccl.simulation.calls import NoProgramError
-    from powerccl.simulation.predict import what_if
-    from powerccl.simulation.simulator import SIMULATOR, SimulatorError
+    from powerccl.whatif.calls import NoProgramError
+    from powerccl.whatif.predict import what_if
+    from powerccl.whatif.simulator import SIMULATOR, SimulatorError
 
     profile = None if platform == "none" else load_profile(platform) if platform else own_profile(run)
     if profile:
@@ -158,9 +158,9 @@ def _predict(run: RunData, platform: str, terms: Terms) -> WhatIf:
 
 def _show(found: WhatIf, json_file: str) -> None:
     from powerccl import clean
-    from powerccl.commands import write_out
+    from powerccl.commandline.output import write_out
     from powerccl.console import Console
-    from powerccl.reports.whatif import print_what_if
+    from powerccl.whatif.report import print_what_if
 
     if json_file:
         write_out(json_file, clean.to_json(found, indent=2))

@@ -20,10 +20,10 @@ def predict_ways(run: RunData, folder: Path, ways: str, json_file: str) -> int:
         PowercclError: there is no table of these GPUs, or nothing can be predicted from the run.
     """
     from powerccl import clean
-    from powerccl.commands import write_out
+    from powerccl.commandline.output import write_out
     from powerccl.console import Console
-    from powerccl.reports.ways_forecast import print_ways_what_if
-    from powerccl.tuning.ways_forecast import Forecaster, ways_what_if
+    from powerccl.ways.forecast import Forecaster, ways_what_if
+    from powerccl.ways.forecast_report import print_ways_what_if
 
     table = _table(run, ways)
     found = ways_what_if(Forecaster.of_run(run, table))
@@ -36,7 +36,7 @@ def predict_ways(run: RunData, folder: Path, ways: str, json_file: str) -> int:
 
 
 def _table(run: RunData, ways: str) -> WaysTable:
-    from powerccl.commands.references import gpu_names, own_table
+    from powerccl.commandline.references import gpu_names, own_table
     from powerccl.platforms.ways import load_table
 
     names = [name for of_node in gpu_names(run).values() for name in of_node]

@@ -11,8 +11,8 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 
-from powerccl.analysis.stencil import StencilRun, read_stencil, read_stencil_result
 from powerccl.demo.job import run_job
+from powerccl.demo.stencil import StencilRun, read_stencil, read_stencil_result
 from powerccl.errors import PowercclError
 from powerccl.launch.mpi import find_launchers
 from powerccl.launch.native import BENCH_MPI, MPI_ADAPTER, NativeFiles

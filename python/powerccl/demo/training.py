@@ -7,7 +7,7 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
-from powerccl.analysis.training import Training, read_train_result, read_training
+from powerccl.demo.iterations import Training, read_train_result, read_training
 from powerccl.demo.job import run_job
 from powerccl.errors import PowercclError
 from powerccl.launch.native import BENCH, find_native

@@ -17,8 +17,8 @@ from powerccl.errors import PowercclError
 from powerccl.launch.environment import TUNER, TUNER_TABLE, with_plugin
 from powerccl.launch.gpus import query_gpus, query_gpus_in
 from powerccl.launch.native import NativeFiles
-from powerccl.tuning.rules import inline_rules
-from powerccl.tuning.tuned import TunedProfile, check_tuned, load_tuned
+from powerccl.platforms.rules import inline_rules
+from powerccl.platforms.tuned import TunedProfile, check_tuned, load_tuned
 
 _RANKS = ("WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_NTASKS")  # what a launcher says of the job
 _ASK_VERSION = """

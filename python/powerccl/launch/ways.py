@@ -14,9 +14,9 @@ import powerccl.hooks
 from powerccl.errors import PowercclError
 from powerccl.files import decode_json, read_bytes
 from powerccl.launch.gpus import Gpus
+from powerccl.platforms.tuned import TunedProfile
 from powerccl.platforms.ways import COPY_ENGINE, WaysTable, copy_engines_from, load_table, tables_for, why_never
 from powerccl.quantities import byte_size, plural
-from powerccl.tuning.tuned import TunedProfile
 
 AUTO = "auto"
 LEAST = "POWERCCL_WINDOWS_FROM"

@@ -232,3 +232,28 @@ def tables_for(names: list[str]) -> dict[int, WaysTable]:
 def table_for(names: list[str]) -> WaysTable | None:
     """That of exactly these GPUs, if there is one."""
     return tables_for(names).get(len(names))
+
+
+# By pattern and way, what a user writes. Names as of PyTorch 2.12, Megatron-LM 0.17, vLLM 0.25 and SGLang 0.5.20.
+_SYMMETRIC = (
+    "PyTorch FSDP2 newer than 2.11: FSDPModule.set_symm_mem_for_comm(). Megatron-FSDP: --use-nccl-ub. "
+    "NCCL itself: buffers of ncclMemAlloc, registered with ncclCommWindowRegister(..., NCCL_WIN_COLL_SYMMETRIC)."
+)
+_SERVING = "vLLM: VLLM_USE_NCCL_SYMM_MEM=1. SGLang: --enable-symm-mem."
+_WHAT_TO_WRITE = {
+    ("all_gather", COPY_ENGINE): "PyTorch FSDP2: powerccl run --ways auto. Or as `symmetric`, with NCCL_CTA_POLICY=2.",
+    ("all_to_all", COPY_ENGINE): "buffers as for `symmetric`, with NCCL_CTA_POLICY=2 (NCCL 2.29 and newer).",
+    ("all_gather", "symmetric"): _SYMMETRIC,
+    ("reduce_scatter", "symmetric"): _SYMMETRIC,
+    ("all_reduce", "symmetric"): f"{_SERVING} {_SYMMETRIC.partition('. ')[2]}",
+}
+_EFFICIENT = "as `symmetric`, with NCCL_CTA_POLICY=1."
+
+
+def what_to_write_for(wanted: Iterable[tuple[str, str]]) -> list[tuple[tuple[str, str], str]]:
+    """For each pattern and way the lines or options that bring it about; plain takes none."""
+    return [
+        (each, _WHAT_TO_WRITE.get(each, _EFFICIENT if each[1] == "efficiency" else ""))
+        for each in wanted
+        if each[1] != PLAIN
+    ]

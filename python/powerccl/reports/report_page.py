@@ -6,6 +6,7 @@ from __future__ import annotations
 import base64
 import shlex
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -43,17 +44,24 @@ from powerccl.reports.report import (
 )
 from powerccl.reports.report_tables import short_gpu, tables
 from powerccl.reports.terminal import LEAST_STARTUP_S, communicating_text, exposed_text, startup_text
-from powerccl.reports.ways import possible_lines, possible_table, what_to_write
 from powerccl.traces.run_info import model_label
-from powerccl.tuning.ways import WaysFindings
 
 # One hue a pattern, of like lightness; more patterns than these are not met in one job.
 PATTERN_COLOURS = ("#2a78d6", "#c77700", "#2e9e5b", "#a04fb0", "#c8372d", "#6b7683", "#12908e", "#b8860b", "#d0568c")
 MOST_RANKS = 64
 
 
-def report_page(made: Report, ways: WaysFindings | None = None) -> str:
-    """The page's HTML, self-contained, under 6 MB. `ways`: what could be had without changing a clock."""
+@dataclass(frozen=True)
+class OtherWays:
+    """What could be had without changing a clock: by which table, in sentences, and as a table of the page."""
+
+    table: str
+    lines: list[str]
+    tables: dict[str, dict[str, Any]]
+
+
+def report_page(made: Report, ways: OtherWays | None = None) -> str:
+    """The page's HTML, self-contained, under 6 MB."""
     found = made.findings
     drawing = draw(made)
     figures: dict[str, Any] = {}
@@ -92,9 +100,9 @@ def report_page(made: Report, ways: WaysFindings | None = None) -> str:
         more_iterations=iterations_lines(found, found.iterations[MOST_HOSTS:]),
         closest=microseconds(2 * found.peers.uncertainty_us) if found.peers.uncertainty_us else "",
         straggler=sentences(*straggler_line(found.peers, summary.rank_name).splitlines()) if summary.ranks else [],
-        tables=tables(found) | (possible_table(ways) if ways else {}),
-        ways=[*possible_lines(ways), *(f"{way}: {text}" for way, text in what_to_write(ways))] if ways else [],
-        ways_table=f"'{ways.table}', {ways.provenance}" if ways else "",
+        tables=tables(found) | (ways.tables if ways else {}),
+        ways=ways.lines if ways else [],
+        ways_table=ways.table if ways else "",
         clocks="".join(sentences(clock_line(summary.clocks))),
         remarks=[*summary.notes, *found.notes],
         problems=[*summary.energy_missing, *summary.problems],

@@ -1,0 +1,253 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`powerccl compare` in the terminal, as Markdown and as CSV; all from the same tables."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from msgspec.structs import replace
+from rich.text import Text
+
+from powerccl import clean
+from powerccl.compare.member import BANDWIDTH, ENERGY, MPI_SWEEP, POWER, RUN, SWEEP, TIME
+from powerccl.compare.side_by_side import Row, SideBySide
+from powerccl.compare.significance import HIGHER, LOWER, SAME, Cell, Change
+from powerccl.console import Console
+from powerccl.quantities import NOT_KNOWN, byte_size, change, change_between, factor, number, plural, quantity
+from powerccl.reports.table import Table
+from powerccl.reports.terminal import heading, warning
+
+GOOD, BAD, QUIET = "green", "red", "dim"
+WIDE = 110
+LABEL_WIDTH, SIDE_WIDTH = 30, 30  # of what fits beside each other
+MANY_TIMES = 2.0  # from here on a change reads better as a factor
+RATES = (BANDWIDTH, "bandwidth")
+
+
+@dataclass
+class Grid:
+    """A table as text: `rows` of cells, each with a style; the first column is to the left."""
+
+    title: str
+    columns: list[str]
+    rows: list[list[tuple[str, str]]] = field(default_factory=list)
+
+
+def change_text(found: Change, brief: bool = False) -> str:
+    """`-82.1 % (-82.9 to -81.0 %)`, `× 5.02`, `+0.3 %, not significant`; with * where it is of two runs only."""
+    if found.pct is None:
+        return NOT_KNOWN
+    far = 1 + found.pct / 100 >= MANY_TIMES
+    text = factor(1 + found.pct / 100) if far else change(found.pct, wide=(found.high_pct or 0) - (found.low_pct or 0))
+    if found.verdict == SAME:
+        return f"≈ {text}" if brief else f"{text}, not significant"
+    if found.verdict not in (LOWER, HIGHER):
+        return f"{text} ?"
+    mark = "" if found.of_settings else " *"
+    if brief or found.low_pct is None or found.high_pct is None:
+        return text + mark
+    if far:
+        return factor(*(1 + end / 100 for end in (found.pct, found.low_pct, found.high_pct))) + mark
+    return f"{text} ({change_between(found.low_pct, found.high_pct)}){mark}"
+
+
+def change_style(row: Row, found: Change) -> str:
+    """Green where settings made it better beyond chance, red where worse."""
+    if found.verdict not in (LOWER, HIGHER) or not row.better or not found.of_settings:
+        return QUIET if found.verdict == SAME else ""
+    return GOOD if (found.verdict == LOWER) == (row.better == "less") else BAD
+
+
+def grids(found: SideBySide, brief: bool = False) -> list[Grid]:
+    """The comparison as tables: the form of published ones first, then of each pattern its sizes."""
+    tables = []
+    if found.headline:
+        tables.append(_listed("", [side.name for side in found.sides], found.headline, brief, _label))
+    whole = [row for row in found.rows if not row.pattern]
+    if whole:
+        tables.append(_listed("", [side.name for side in found.sides], whole, brief, lambda row: row.what))
+    places = dict.fromkeys((row.pattern, row.variant) for row in found.rows if row.pattern)
+    for pattern, variant in places:
+        rows = [row for row in found.rows if (row.pattern, row.variant) == (pattern, variant)]
+        title = pattern.replace("_", "-") + (f", {variant}" if variant else "")
+        tables.append(_by_size(title, found, rows, brief))
+    return tables
+
+
+def _label(row: Row) -> str:
+    name = f"{row.pattern.replace('_', '-')} {row.what}"
+    if row.size_bytes is not None:
+        name += f", {byte_size(row.size_bytes)}"
+    return f"{name} ({row.variant})" if row.variant else name
+
+
+def _listed(title: str, names: Sequence[str], rows: Sequence[Row], brief: bool, label: Callable[[Row], str]) -> Grid:
+    """A row a figure: baseline, then each side with its change."""
+    columns = ["", names[0]]
+    for name in names[1:]:
+        columns += [name, "change"]
+    grid = Grid(title, columns)
+    for row in rows:
+        cells = [(label(row), ""), (quantity(row.cells[0].value, row.unit), "")]
+        for each, difference in zip(row.cells[1:], row.changes, strict=True):
+            text = change_text(difference, brief)
+            if row.factor_low is not None and row.factor_high is not None:
+                # The two cells are peaks, which may be of different sizes: this is no change of theirs.
+                text = factor(1 + (difference.pct or 0.0) / 100, row.factor_low, row.factor_high)
+                text += ", mean over sizes"
+            cells += [(quantity(each.value, row.unit), ""), (text, change_style(row, difference))]
+        grid.rows.append(cells)
+    return grid
+
+
+def _by_size(title: str, found: SideBySide, rows: Sequence[Row], brief: bool) -> Grid:
+    """Sizes down, figures across; only time carries its change, others are to be read side by side."""
+    of_run = found.kind == RUN
+    names = [side.name for side in found.sides]
+    wanted = [(TIME, "time"), *((rate, "GB/s") for rate in RATES), (POWER, "W"), (ENERGY, "energy / op")]
+    shown = [(what, head) for what, head in wanted if any(row.what == what for row in rows)]
+    if brief:
+        shown = [each for each in shown if each[0] in (TIME, *RATES)][:2]
+    columns = ["from" if of_run else "size"]
+    for what, head in shown:
+        columns.append(f"{head} {names[0]}")
+        for name in names[1:]:
+            columns.append(f"{head} {name}")
+            columns += ["change"] if what == TIME or len(shown) == 1 else []
+    grid = Grid(title, columns)
+    sizes = sorted({row.size_bytes for row in rows if row.size_bytes is not None})
+    by_place = {(row.what, row.size_bytes): row for row in rows}
+    for size in sizes:
+        line: list[tuple[str, str]] = [(byte_size(size), "")]
+        for what, _ in shown:
+            row = by_place.get((what, size))
+            judged = what == TIME or len(shown) == 1
+            if row is None:
+                line += [(NOT_KNOWN, QUIET)] * (len(names) + (len(names) - 1 if judged else 0))
+                continue
+            line.append((_bare(row.cells[0], row.unit), ""))
+            for each, difference in zip(row.cells[1:], row.changes, strict=True):
+                line.append((_bare(each, row.unit), ""))
+                if judged:
+                    line.append((change_text(difference, True), change_style(row, difference)))
+        grid.rows.append(line)
+    return grid
+
+
+def _bare(found: Cell, unit: str) -> str:
+    """A value where the column's head has the unit."""
+    if found.value is None:
+        return NOT_KNOWN
+    if unit in ("s", "J"):
+        return quantity(found.value, unit)
+    return number(found.value / 1e9 if unit == "B/s" else found.value)
+
+
+def print_compare(console: Console, found: SideBySide) -> None:
+    """The whole comparison."""
+    brief = console.width < WIDE or len(found.sides) > 2
+    names = " · ".join(f"{side.name}" for side in found.sides[1:])
+    console.print()
+    console.print(heading(f"{names} against {found.sides[0].name}", found.modelled))
+    for side in found.sides:
+        console.print(Text(f"{side.name}: {_what(found.kind, len(side.members))}", style=QUIET), overflow="fold")
+    for text in found.differs:
+        console.print(Text(text, style=QUIET))
+    sides = len(found.sides)
+    apart = sides > 2 and console.width < LABEL_WIDTH + SIDE_WIDTH * sides
+    for part in [pair(found, index) for index in range(1, sides)] if apart else [found]:
+        if apart:
+            console.print()
+            console.print(Text(f"{part.sides[1].name} against {part.sides[0].name}", style="bold"))
+        _print_grids(console, grids(part, brief))
+    console.print()
+    for text in found.caveats:
+        console.print(warning(text))
+    for text in [*found.notes, *(["≈: not significant"] if brief else [])]:
+        console.print(Text(text, style=QUIET))
+
+
+def _print_grids(console: Console, tables: Sequence[Grid]) -> None:
+    for grid in tables:
+        console.print()
+        if grid.title:
+            console.print(Text(grid.title, style="bold"))
+        table = Table()
+        longest = max((len(row[0][0]) for row in grid.rows), default=0)
+        table.add_column(Text(grid.columns[0]), overflow="fold", min_width=min(longest, console.width // 3))
+        for place, column in enumerate(grid.columns[1:], 1):  # a long name of a side is folded, a figure is not
+            widest = max((len(row[place][0]) for row in grid.rows), default=0)
+            table.add_column(Text(column), justify="right", min_width=widest)
+        for row in grid.rows:
+            table.add_row(*(Text(text, style=style) for text, style in row))
+        console.print(table)
+
+
+def pair(found: SideBySide, index: int) -> SideBySide:
+    """One side and the baseline."""
+
+    def only(rows: Sequence[Row]) -> list[Row]:
+        kept = [replace(row, cells=[row.cells[0], row.cells[index]], changes=[row.changes[index - 1]]) for row in rows]
+        return [row for row in kept if row.cells[1].value is not None]
+
+    return replace(
+        found,
+        sides=[found.sides[0], found.sides[index]],
+        headline=only(found.headline),
+        rows=only(found.rows),
+    )
+
+
+def _what(kind: str, count: int) -> str:
+    word = {SWEEP: "sweep", MPI_SWEEP: "MPI sweep", RUN: "run"}.get(kind, kind)
+    return plural(count, word)
+
+
+def markdown(found: SideBySide) -> str:
+    """The comparison as Markdown, with what makes it hard below."""
+    lines = [f"# {' · '.join(side.name for side in found.sides[1:])} against {found.sides[0].name}", ""]
+    if found.modelled:
+        lines += [f"{found.modelled.capitalize()}: all figures come from a model, none from hardware.", ""]
+    lines += [f"- {side.name}: {', '.join(f'`{member}`' for member in side.members)}" for side in found.sides]
+    lines += [f"- {text}" for text in found.differs]
+    for grid in grids(found):
+        lines += ["", *([f"## {grid.title}", ""] if grid.title else [])]
+        lines.append("| " + " | ".join(_escaped(column) for column in grid.columns) + " |")
+        lines.append("|" + "|".join("---" if index == 0 else "---:" for index in range(len(grid.columns))) + "|")
+        lines += ["| " + " | ".join(_escaped(text) for text, _ in row) + " |" for row in grid.rows]
+    lines.append("")
+    lines += [f"- **{text}**" for text in found.caveats]
+    lines += [f"- {text}" for text in found.notes]
+    return "\n".join(lines) + "\n"
+
+
+def _escaped(text: str) -> str:
+    return text.replace("|", "\\|")
+
+
+CSV_COLUMNS = (
+    *("what", "unit", "pattern", "size_bytes", "variant", "side", "value", "low", "high", "n", "of", "baseline"),
+    *("change_pct", "change_low_pct", "change_high_pct", "verdict", "basis"),
+)
+
+
+def as_csv(found: SideBySide) -> str:
+    """A line a figure and side, in SI units; the baseline's own lines have no change."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(CSV_COLUMNS)
+    baseline = found.sides[0].name
+    for row in found.rows:
+        place = [row.what, row.unit, row.pattern, row.size_bytes, row.variant]
+        for index, (side, each) in enumerate(zip(found.sides, row.cells, strict=True)):
+            if each.value is None:
+                continue
+            line = [*place, side.name, each.value, each.low, each.high, each.n, each.of, baseline]
+            if index:
+                judged = row.changes[index - 1]
+                line += [judged.pct, judged.low_pct, judged.high_pct, judged.verdict, judged.basis]
+            writer.writerow(["" if value is None else clean.cell(value) for value in line])
+    return text.getvalue()

@@ -1,0 +1,101 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`powerccl export`."""
+
+from __future__ import annotations
+
+import contextlib
+from pathlib import Path
+
+import click
+
+from powerccl.commandline.output import say, write_out
+from powerccl.commandline.runs import find_run
+from powerccl.errors import PowercclError
+from powerccl.live.exporter import PORT, parse_listen
+
+
+@click.command("export")
+@click.argument("names", nargs=-1, metavar="[RUN]...")
+@click.option(
+    "--listen",
+    default="",
+    metavar="[ADDRESS:]PORT",
+    help=f"Serve metrics over HTTP at this address.  [default: 127.0.0.1:{PORT}]",
+)
+@click.option(
+    "--textfile",
+    default="",
+    metavar="FILE",
+    help="Write metrics to FILE instead, for node_exporter's textfile collector.",
+)
+@click.option("--once", is_flag=True, help="Print metrics once, or write --textfile once, and exit.")
+@click.option(
+    "--interval",
+    "interval_s",
+    type=click.FloatRange(1, 3600),
+    default=15.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="Time between two writes of --textfile.",
+)
+@click.option(
+    "--keep",
+    "keep_s",
+    type=click.FloatRange(0, 86400),
+    default=300.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="How long metrics of a job stay after it ends.",
+)
+@click.option(
+    "--runs-dir",
+    type=click.Path(path_type=Path),
+    help="Also export the jobs whose run folders are in this directory.",
+)
+def command(
+    names: tuple[str, ...],
+    listen: str,
+    textfile: str,
+    once: bool,
+    interval_s: float,
+    keep_s: float,
+    runs_dir: Path | None,
+) -> int:
+    """Export metrics of this node's jobs and of powerccld to Prometheus.
+
+    Export finds your running jobs by their processes (as root: all users' jobs), and asks the node's powerccld for its
+    leases. With RUN, it exports these run folders instead. It reads the files of a run at each scrape, and runs until
+    you stop it. packaging/prometheus/ has a Grafana dashboard.
+
+    \b
+    powerccl export --once
+    powerccl export --listen 19487
+    powerccl export --textfile /var/lib/node_exporter/powerccl-jobs.prom
+    """  # noqa: D301 - click's mark for text that is not to be wrapped
+    if listen and textfile:
+        raise click.UsageError("--listen and --textfile: one of them")
+    if listen and once:
+        raise click.UsageError("--once serves nothing: leave --listen out")
+    if textfile and not textfile.endswith(".prom"):
+        raise PowercclError(f"--textfile {textfile}: node_exporter reads files in .prom only", "let its name end so")
+    address, port = parse_listen(listen)
+
+    from powerccl.live.exporter import catch_up, keep_written, serve, write_textfile
+    from powerccl.live.metrics import JobCollector, as_text, registry
+    from powerccl.live.node import LiveNode
+
+    node = LiveNode(
+        [find_run(name, runs_dir or Path("runs")) for name in names], runs_dir, keep_s=keep_s, totals=True, say=say
+    )
+    collector = JobCollector(node.look, lambda: node.counts, named=bool(names), daemon=lambda: node.daemon)
+    with contextlib.closing(node):
+        catch_up(node)
+        if once and textfile:
+            write_textfile(Path(textfile), as_text(collector))
+        elif once:
+            write_out("-", as_text(collector))
+        elif textfile:
+            keep_written(Path(textfile), lambda: as_text(collector), interval_s, say)
+        else:
+            serve(registry(collector), address, port, say)
+    return 0

@@ -1,0 +1,135 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a recorded job could have by carrying its collectives out otherwise, without a clock being changed.
+
+By a table of ways (platforms/ways.py), for calls that went through NCCL's rings and trees. A call beside computation
+costs a job less than one by itself, and how much of each kind a job has is not told apart here: every figure is a range
+over the surroundings that the table measured.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import polars as pl
+
+from powerccl.platforms.ways import PLAIN, WAYS, Comparison, WaysTable, compare
+from powerccl.ways.forecast import WaysForecast
+
+LEAST_SHARE = 0.001  # of the job's time: what would save less at best is left out
+ALIKE = 0.95  # of the best way's saving: a simpler one that has as much is taken
+
+
+@dataclass
+class Range:
+    """From the least to the most."""
+
+    low: float
+    high: float
+
+    @property
+    def middle(self) -> float:
+        """Half way."""
+        return (self.low + self.high) / 2
+
+    def plus(self, other: Range) -> Range:
+        """Both together."""
+        return Range(self.low + other.low, self.high + other.high)
+
+
+@dataclass
+class Possible:
+    """One pattern and size class of the job."""
+
+    pattern: str
+    size_bytes: int  # of a call, on average
+    calls: int  # of each GPU, on average
+    way: str  # the best that is never slower
+    saved_s: Range  # of each GPU's time
+    saved_joules: Range | None  # all GPUs; None: the table has no energy
+    memory_bytes: int  # of each GPU: two buffers of that size
+
+
+@dataclass
+class WaysFindings:
+    """All of the job."""
+
+    table: str
+    provenance: str
+    span_s: float
+    rows: list[Possible] = field(default_factory=list)  # what saves most first
+    other_ways: int = 0  # calls that went another way already
+    unmeasured: int = 0  # plain calls of a pattern, size or number of ranks that the table lacks
+    calls: int = 0
+    predicted: WaysForecast | None = None  # of the best ways together, followed through a typical iteration
+
+    @property
+    def saved_s(self) -> Range:
+        """All rows together."""
+        total = Range(0.0, 0.0)
+        for row in self.rows:
+            total = total.plus(row.saved_s)
+        return total
+
+    @property
+    def saved_joules(self) -> Range | None:
+        """All rows together; None: of some nothing is known."""
+        total = Range(0.0, 0.0)
+        for row in self.rows:
+            if row.saved_joules is None:
+                return None
+            total = total.plus(row.saved_joules)
+        return total
+
+
+def possible(calls: pl.DataFrame, table: WaysTable) -> WaysFindings:
+    """What each pattern and size of a run could have. `calls`: as traces.tables.calls has them."""
+    span_s = float((calls["stop_ns"] - calls["start_ns"].min()).max() or 0) / 1e9  # type: ignore[arg-type]
+    found = WaysFindings(table.name, table.provenance, span_s, calls=len(calls))
+    silent = calls["symmetric"] | calls["copy_engine"]
+    found.other_ways = int(silent.sum())
+    measured = {way: compare(table, way) for way in WAYS if way != PLAIN}
+    groups = (
+        calls.filter(~silent)
+        .group_by("pattern", "size_class", "ranks", maintain_order=True)
+        .agg(count=pl.len(), bytes=pl.col("bytes").mean(), gpus=pl.col("gpu").n_unique())
+    )
+    for pattern, _, ranks, count, size, gpus in groups.iter_rows():
+        at = table.nearest_size(str(pattern), size)
+        near = {
+            way: each
+            for way, all_of in measured.items()
+            for each in all_of
+            if each.pattern == pattern and each.size_bytes == at
+        }
+        if ranks != table.gpus or not near:
+            found.unmeasured += count
+            continue
+        rows = [_row(each, size, count / gpus, gpus) for each in near.values() if each.never_slower]
+        if rows:
+            most = max(_worth(row) for row in rows)
+            best = next(row for row in rows if _worth(row) >= ALIKE * most)
+            if best.saved_s.high > LEAST_SHARE * span_s:
+                found.rows.append(best)
+    found.rows.sort(key=lambda row: -row.saved_s.high)
+    return found
+
+
+def _worth(row: Possible) -> float:
+    return (row.saved_joules or row.saved_s).middle
+
+
+def _row(each: Comparison, size: float, calls: float, gpus: int) -> Possible:
+    scale = calls * size / each.size_bytes
+    seconds = [each.alone_saved_us, *each.beside_saved_us.values()]
+    joules = [*each.beside_saved_joules.values()]
+    if each.alone_saved_joules is not None:
+        joules.append(each.alone_saved_joules)
+    return Possible(
+        pattern=each.pattern,
+        size_bytes=round(size),
+        calls=round(calls),
+        way=each.way,
+        saved_s=Range(max(0.0, min(seconds)) * scale / 1e6, max(seconds) * scale / 1e6),
+        saved_joules=Range(min(joules) * scale * gpus, max(joules) * scale * gpus) if joules else None,
+        memory_bytes=2 * round(size),
+    )

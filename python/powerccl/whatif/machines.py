@@ -1,0 +1,148 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A model of a recorded run's machine: a platform file of the emulator, with what the run tells put in.
+
+The file is that of the same GPU, or of the nearest one. The run tells how long collectives take and what its GPUs draw.
+It does not tell how computation, collectives and voltage depend on the clock, as nothing changed it. So there are
+several machines that the run could be of.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass
+from statistics import median
+
+from powerccl.patterns import bus_factor
+from powerccl.platforms.policy_table import minimum_clocks
+from powerccl.platforms.schema import PlatformProfile
+from powerccl.whatif.programs import Recorded
+
+# Platforms that model a GPU, by a word of the names that NVML gives it. Others are taken for the first one.
+MODELS = {"H100": "h100x8", "H200": "h200x4", "A100": "a100x4", "A800": "a100x4", "T4": "t4x8"}
+# Keys in watts: all are stretched alike, until the model draws what the run drew.
+WATTS = ("static_w", "tree_w", "compute_w", "comm_clock_w", "leakage_w_per_kv")
+
+
+@dataclass(frozen=True)
+class Unknown:
+    """What the run does not tell. Each moves what a lower clock saves or costs.
+
+    `memory_share`: of computation's time, what no clock changes. `knee`: the least clock that keeps a collective's
+    bandwidth, as a factor of the model's. `level`: the least voltage, as a share of the highest.
+    """
+
+    memory_share: float | None = None  # None: the model's
+    knee: float = 1.0
+    level: float | None = None
+
+
+# The likely machine and others, each with one thing changed. Shares: matrix products follow the clock all but wholly,
+# decoding hardly (docs/concepts/hardware.md). Knees: PCCL's minimum clocks on three servers lie within 0.8 and 1.2 of
+# the models'. Levels: published voltage curves of GPUs are level up to 60 to 85 % of the highest voltage.
+LIKELY = Unknown()
+# Those first that mattered most on recorded and emulated runs: of large jobs not all are simulated.
+OTHERS = (
+    Unknown(memory_share=0.5),
+    Unknown(level=0.85),
+    Unknown(memory_share=0.0),
+    Unknown(knee=1.2),
+    Unknown(level=0.65),
+    Unknown(knee=0.8),
+)
+LEVEL_TO = 0.4  # of the range of clocks: up to there the voltage is level; in the models it is 0.3 to 0.5
+
+
+def model_of(gpu: str) -> str:
+    """The emulated platform that models a GPU; the first one where none does."""
+    return next((model for word, model in MODELS.items() if word in gpu), next(iter(MODELS.values())))
+
+
+def value_of(conf: str, key: str) -> str:
+    """What a platform file says of a key.
+
+    Raises:
+        KeyError: nothing.
+    """
+    found = re.search(rf"^{re.escape(key)}\s*=\s*([^#\n]*)", conf, re.MULTILINE)
+    if not found:
+        raise KeyError(key)
+    return found[1].strip()
+
+
+def points_of(conf: str, key: str) -> list[tuple[str, float]]:
+    """A curve of a platform file: where, such as `64K`, and what.
+
+    Raises:
+        KeyError: there is none.
+    """
+    pairs = (point.split(":") for point in value_of(conf, key).split())
+    return [(at, float(value)) for at, value in pairs]
+
+
+def changed(conf: str, values: Mapping[str, str]) -> str:
+    """A platform file with other values; a key that it lacks is added."""
+    for key, value in values.items():
+        line = f"{key} = {value}"
+        conf, count = re.subn(rf"^{re.escape(key)}\s*=.*$", line, conf, count=1, flags=re.MULTILINE)
+        conf = conf if count else f"{conf}\n{line}\n"
+    return conf
+
+
+def of_run(conf: str, run: Recorded) -> str:
+    """The platform with as many GPUs as the run has ranks, and collectives as quick as the run's."""
+    curves: dict[str, dict[int, list[float]]] = defaultdict(lambda: defaultdict(list))
+    quickest: dict[str, float] = {}
+    for program in run.programs:
+        for each in program.collectives:
+            if each.transfer_us <= 0 or len(each.members) < 2 or each.bytes <= 0:
+                continue
+            gbs = bus_factor(each.pattern, len(each.members)) * each.bytes / each.transfer_us / 1e3
+            curves[each.pattern][each.bytes].append(gbs)
+            quickest[each.pattern] = min(quickest.get(each.pattern, each.transfer_us), each.transfer_us)
+    values = {"gpus": str(len(run.programs)), "link_scale": "1"}
+    for pattern, sizes in curves.items():
+        points = [f"{size}:{median(found):.6g}" for size, found in sorted(sizes.items())]
+        values[f"{pattern}.bandwidth_gbs"] = " ".join(points)
+        base = float(value_of(conf, f"{pattern}.base_latency_us"))
+        values[f"{pattern}.base_latency_us"] = f"{min(base, quickest[pattern]):.4g}"
+    return changed(conf, values)
+
+
+def with_profile(conf: str, profile: PlatformProfile) -> str:
+    """The platform with what a profile tells: the clocks that collectives need, and what switching costs."""
+    values: dict[str, str] = {}
+    for pattern, sizes in minimum_clocks(profile).items() if profile.clocks_set else ():
+        if f"\n{pattern}.knee_mhz" in conf:
+            values[f"{pattern}.knee_mhz"] = " ".join(f"{size}:{mhz}" for size, mhz in sorted(sizes.items()))
+    cost = profile.clock_switch
+    if cost:
+        values["set_clock_call_us"] = f"{cost.call_us:g}"
+        if cost.transition_us is not None:
+            values["clock_transition_us"] = f"{cost.transition_us:g}"
+    return changed(conf, values)
+
+
+def drawing(conf: str, times: float) -> str:
+    """The platform whose GPUs draw that many times as much; its power limit stays."""
+    values = {key: f"{float(value_of(conf, key)) * times:.6g}" for key in WATTS if f"\n{key} " in conf}
+    values["comm_w"] = " ".join(f"{size}:{watts * times:.6g}" for size, watts in points_of(conf, "comm_w"))
+    return changed(conf, values)
+
+
+def with_unknown(conf: str, what: Unknown) -> str:
+    """The platform with other values for what the run does not tell."""
+    values: dict[str, str] = {}
+    if what.memory_share is not None:
+        values["memory_bound_share"] = f"{what.memory_share:g}"
+    least, most = (float(value_of(conf, f"clock_{end}_mhz")) for end in ("min", "max"))
+    if what.knee != 1.0:
+        for key in re.findall(r"^(\w+\.knee_mhz)\s*=", conf, re.MULTILINE):
+            moved = [f"{size}:{min(max(mhz * what.knee, least), most):.0f}" for size, mhz in points_of(conf, key)]
+            values[key] = " ".join(moved)
+    if what.level is not None:
+        _, top = points_of(conf, "voltage_v")[-1]
+        level, knee = f"{top * what.level:.4f}", least + LEVEL_TO * (most - least)
+        values["voltage_v"] = f"{least:.0f}:{level} {knee:.0f}:{level} {most:.0f}:{top:.4f}"
+    return changed(conf, values)

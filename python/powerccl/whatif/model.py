@@ -1,0 +1,80 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A recorded run as the simulator replays it: fitted so that it takes as long and draws as much as the run did."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from powerccl.whatif import machines
+from powerccl.whatif.programs import Recorded, stretched
+from powerccl.whatif.scenarios import scenario_texts
+from powerccl.whatif.simulator import Simulated
+
+# Virtual seconds of a fit: twice a T4's slow power average (native/emulator/platforms), then enough for a mean that is
+# good to 0.1 %.
+WARM_UP_S, MEASURED_S = 4.0, 6.0
+# Of computation. A step leaves a quarter of what was off, in jobs that mostly compute.
+STRETCHES, MOST_STRETCH = 3, 1.25
+STEPS = 5  # of a bisection between MOST_LOST and 1: the last one moves the rate by 2 %
+MOST_LOST = 0.35  # of its speed is what computation keeps at least beside a collective
+# Times what the model draws: GPUs of a model differ by less. More has another reason, such as pauses of the host.
+MOST_WATTS = 1.15
+CLOSE = 0.004  # of the iteration's time: a nearer fit is a matter of chance
+
+Simulate = Callable[[str, list[str]], Simulated]  # a platform file and a scenario for each rank, no policy
+Programs = Callable[[float], Recorded]  # by the rate at which computation goes on beside a collective
+
+
+@dataclass(frozen=True)
+class Model:
+    """`conf`: a platform file; `scenarios`: one for each rank; `plain`: what they come to with no policy."""
+
+    conf: str
+    scenarios: list[str]
+    run: Recorded
+    plain: Simulated
+    watts_times: float  # what its GPUs draw, against the model's
+
+
+def fitted(base: str, programs: Programs, watts: float | None, simulate: Simulate) -> Model:
+    """Fit it. `base`: the platform file of the GPU; `watts`: what all GPUs of the run drew, None: not known.
+
+    The rate beside collectives is found by bisection. On a GPU at its power limit that holds more than what
+    communication takes away: the clock falls when both draw power, and the simulation lets it fall once more.
+
+    Raises:
+        NoProgramError: nothing can be simulated of the run.
+    """
+    low, high = MOST_LOST, 1.0
+    times = 1.0
+    best: tuple[float, Recorded, str, list[str], Simulated] | None = None
+    rate = float(machines.value_of(base, "overlap_compute_rate"))
+    for _ in range(STEPS):
+        run = programs(rate)
+        conf, texts = machines.of_run(base, run), scenario_texts(run)
+        if watts and best is None:
+            plain = simulate(conf, texts)
+            times = min(max(watts / plain.watts, 1 / MOST_WATTS), MOST_WATTS)
+        conf = machines.drawing(conf, times)
+        found = simulate(conf, texts)
+        off = found.iteration_ms * 1e3 / run.time_us - 1
+        if best is None or abs(off) < best[0]:
+            best = abs(off), run, conf, texts, found
+        if abs(off) < CLOSE:
+            break
+        low, high = (low, rate) if off > 0 else (rate, high)
+        rate = (low + high) / 2
+    assert best is not None
+    _, run, conf, texts, found = best
+    # What is left: computation was at another clock than that at which the model's lengths hold.
+    times_longer, fitting = 1.0, run
+    for _ in range(STRETCHES):
+        off = found.iteration_ms * 1e3 / run.time_us - 1
+        if abs(off) < CLOSE:
+            break
+        times_longer = min(max(times_longer / (1 + off), 1 / MOST_STRETCH), MOST_STRETCH)
+        fitting = stretched(run, times_longer)
+        texts = scenario_texts(fitting)
+        found = simulate(conf, texts)
+    return Model(conf, texts, fitting, found, times)

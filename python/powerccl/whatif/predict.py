@@ -1,0 +1,192 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What clock policies would save of a recorded run: the simulator replays the job, with and without each of them."""
+
+from __future__ import annotations
+
+import os
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from powerccl.analysis.energy import energy_curves
+from powerccl.platforms.policy_table import policy_table
+from powerccl.platforms.schema import PlatformProfile
+from powerccl.quantities import exact, plural
+from powerccl.traces.folder import RunData
+from powerccl.whatif import machines
+from powerccl.whatif.calls import NoProgramError
+from powerccl.whatif.findings import Case, Forecast, Range, WhatIf
+from powerccl.whatif.machines import LIKELY, OTHERS, Unknown
+from powerccl.whatif.model import MEASURED_S, WARM_UP_S, Model, fitted
+from powerccl.whatif.programs import Recorded, Recording
+from powerccl.whatif.scaling import scaled
+from powerccl.whatif.simulator import Simulated, simulate
+
+# Virtual seconds. A policy has found its clock after a minute in most jobs (docs/concepts/policies.md).
+LEARNING_S, MANAGED_S = 60.0, 60.0
+FAR_OFF_PCT = 15.0  # a replay that is farther from the recorded time is of another job
+MOST_S = 30.0  # of real time for all cases but the likely one: a prediction takes at most about twice as long
+DOUBTFUL_PCT = 3.0  # one that is farther is worth a word
+MOST_RANKS = 16  # of a simulated machine
+
+
+@dataclass(frozen=True)
+class Terms:
+    """`overhead`: as for policy_table; the times replace the profile's, in microseconds."""
+
+    budget_pct: float = 1.0
+    overhead: str = "measured"
+    call_us: float | None = None
+    transition_us: float | None = None
+    ranks: int = 0  # of the job; 0: as many as were recorded
+
+
+def what_if(
+    run: RunData, gpu: str, simulator: Path, platforms: Path, profile: PlatformProfile | None, terms: Terms
+) -> WhatIf:
+    """Predict. `gpu`: as NVML prints it; `platforms`: the folder of the emulator's platform files.
+
+    Raises:
+        NoProgramError: nothing can be simulated of the run; the text says why.
+        SimulatorError: the simulator failed.
+    """
+    if len(run.ranks) > MOST_RANKS:
+        raise NoProgramError(f"it has {len(run.ranks)} ranks, and {MOST_RANKS} can be simulated")
+    model_name = machines.model_of(gpu)
+    base = (platforms / f"{model_name}.conf").read_text()
+    if profile:
+        base = machines.with_profile(base, profile)
+    switching = {"set_clock_call_us": terms.call_us, "clock_transition_us": terms.transition_us}
+    base = machines.changed(base, {key: f"{value:g}" for key, value in switching.items() if value is not None})
+
+    recording = Recording(run)
+    watts = _watts(run, recording.programs(1.0))
+
+    def plainly(conf: str, texts: list[str]) -> Simulated:
+        return simulate(simulator, conf, texts, "observe", MEASURED_S, WARM_UP_S)
+
+    job = fitted(base, recording.programs, watts, plainly)
+    as_recorded = job.plain
+    off_pct = 100 * (job.plain.iteration_ms * 1e3 / job.run.time_us - 1)
+    if abs(off_pct) > FAR_OFF_PCT:
+        raise NoProgramError("the replay does not take as long as the recorded iterations did")
+    if terms.ranks:
+        conf = machines.of_run(job.conf, scaled(job.run, terms.ranks))
+        job = replace(job, conf=conf, plain=plainly(conf, job.scenarios))
+    table = policy_table(profile, terms.overhead) if profile and profile.clocks_set else ""
+    found = WhatIf(
+        emulated=run.modelled_by,
+        folder=str(run.folder),
+        name=run.info.name if run.info else run.folder.name,
+        gpu=gpu,
+        model=model_name,
+        platform=profile.name if profile else "",
+        ranks=len(run.ranks),
+        budget_pct=terms.budget_pct,
+        recorded_ms=job.run.time_us / 1e3,
+        recorded_watts=watts / len(run.ranks) if watts else None,
+        simulated_ms=as_recorded.iteration_ms,
+        simulated_watts=as_recorded.watts / len(run.ranks),
+        more_ranks=terms.ranks,
+        more_ms=job.plain.iteration_ms if terms.ranks else None,
+        exposed_pct=100 * job.plain.exposed_ms / job.plain.iteration_ms,
+        iterations=len(job.run.edges_ns),
+        notes=_notes(gpu, model_name, watts, off_pct, job.run.marked),
+    )
+    # A profile tells the clocks that collectives need.
+    others = [each for each in OTHERS if each.knee == 1.0 or not table]
+    if terms.ranks:
+        found.notes.append(f"extrapolated to {plural(terms.ranks, 'rank')}: links are taken to be as fast as recorded")
+    _predict(found, job, simulator, table, terms, others)
+    return found
+
+
+def _predict(found: WhatIf, job: Model, simulator: Path, table: str, terms: Terms, others: list[Unknown]) -> None:
+    policies = [*(["per-call"] if table else []), "auto"]
+    # Where computation is uneven, only the same iterations can be compared.
+    even = not any(program.uneven for program in job.run.programs)
+
+    def one(each: tuple[Unknown, str]) -> Simulated:
+        what, policy = each
+        learns = policy == "auto" or not even
+        conf, warm_up_s = machines.with_unknown(job.conf, what), LEARNING_S if learns else WARM_UP_S
+        options = ["--max-slowdown", f"{terms.budget_pct:g}"]
+        seconds = MANAGED_S if learns else 2 * MEASURED_S
+        return simulate(simulator, conf, job.scenarios, policy, seconds, warm_up_s, options, table)
+
+    def all_of(machines: list[Unknown]) -> dict[tuple[Unknown, str], Simulated]:
+        wanted = [(what, policy) for what in machines for policy in ("observe", *policies)]
+        with ThreadPoolExecutor(os.cpu_count()) as pool:
+            return dict(zip(wanted, pool.map(one, wanted), strict=True))
+
+    began = time.monotonic()
+    came = all_of([LIKELY])
+    enough = int(MOST_S / max(time.monotonic() - began, 1e-3))
+    if enough < len(others):
+        found.notes.append(f"the job is large: {enough} of {plural(len(others), 'case')} were simulated")
+    others = others[:enough]
+    came |= all_of(others)
+    for policy in policies:
+        likely, plain = came[LIKELY, policy], came[LIKELY, "observe"]
+        both = [_compared(came[what, policy], came[what, "observe"], even) for what in (LIKELY, *others)]
+        saved, slower = [of for of, _ in both], [of for _, of in both]
+        found.policies.append(
+            Forecast(
+                policy=policy,
+                saved_pct=Range(saved[0], min(saved), max(saved)),
+                slowdown_pct=Range(slower[0], min(slower), max(slower)),
+                saved_watts=(plain.watts - likely.watts) / found.ranks,
+                switches_per_s=likely.switches_per_s,
+                within_budget=slower[0] <= terms.budget_pct,
+            )
+        )
+        if policy == "auto":
+            cases = list(zip(others, both[1:], strict=True))
+            found.cases = [Case(what=_words(of), saved_pct=both[0], slowdown_pct=both[1]) for of, both in cases]
+
+
+def _compared(managed: Simulated, plain: Simulated, even: bool) -> tuple[float, float]:
+    """Energy saved and time added, percent."""
+    if not even:
+        saved, slower = managed.against(plain)
+    else:
+        slower = 100 * (managed.iteration_ms / plain.iteration_ms - 1)
+        saved = 100 * (1 - managed.watts * managed.iteration_ms / (plain.watts * plain.iteration_ms))
+    return round(saved, 3), round(slower, 3)
+
+
+def _watts(run: RunData, of: Recorded) -> float | None:
+    """What all GPUs of the run drew over its iterations; None: not known of each."""
+    curves = energy_curves(run)
+    span = np.array([[of.edges_ns[0, 0], of.edges_ns[-1, 1]]])
+    known = [curves[trace.gpu] for trace in run.ranks if trace.gpu in curves]
+    if len(known) < len(run.ranks) or not all(curve.covers(span).all() for curve in known):
+        return None
+    return sum(curve.within(span) for curve in known) / float(np.diff(span)[0, 0]) * 1e9
+
+
+def _words(what: Unknown) -> str:
+    if what.memory_share is not None:
+        follows = exact(100 * (1 - what.memory_share), "%")
+        return f"{follows} of the time of computation follows the clock"
+    if what.knee != 1.0:
+        return f"collectives keep their bandwidth down to a clock {exact(abs(100 * (what.knee - 1)), '%')} " + (
+            "lower" if what.knee < 1 else "higher"
+        )
+    return f"the voltage falls to {exact(100 * (what.level or 0), '%')} of its highest"
+
+
+def _notes(gpu: str, model: str, watts: float | None, off_pct: float, marked: bool) -> list[str]:
+    found = []
+    if not marked:
+        found.append("no marks tell where computation waited: all communication was taken to be exposed")
+    if not any(word in gpu for word in machines.MODELS):
+        found.append(f"there is no model of {gpu or 'this GPU'}: it was simulated as {model}")
+    if watts is None:
+        found.append("power was not sampled throughout: the model's own was taken")
+    if abs(off_pct) > DOUBTFUL_PCT:
+        found.append(f"replayed as it was, the job takes {exact(round(off_pct, 1), '%')} more time than recorded")
+    return found

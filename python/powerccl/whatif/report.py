@@ -1,0 +1,97 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What policies would save, in the terminal."""
+
+from __future__ import annotations
+
+from rich.text import Text
+
+from powerccl.console import Console
+from powerccl.quantities import change, change_between, exact, number, plural, seconds, watts
+from powerccl.reports.table import Table
+from powerccl.reports.terminal import NARROW, heading, warning
+from powerccl.whatif.findings import Forecast, Range, WhatIf
+
+WORTH_IT_PCT = 0.5  # of the energy: less is not worth a word
+
+
+def print_what_if(console: Console, found: WhatIf) -> None:
+    """The whole of it."""
+    narrow = console.width < NARROW
+    console.print()
+    console.print(heading(f"powerccl whatif · {found.name}", found.emulated))
+    drawn = f", {watts(found.recorded_watts)} a GPU" if found.recorded_watts is not None else ""
+    facts = [plural(found.ranks, "GPU"), found.gpu, f"iterations of {seconds(found.recorded_ms / 1e3)}{drawn}"]
+    console.print(Text(" · ".join(facts), style="dim"))
+    if found.more_ms is not None:
+        longer = 100 * (found.more_ms / found.simulated_ms - 1)
+        text = f"on {plural(found.more_ranks, 'GPU')}: iterations of {seconds(found.more_ms / 1e3)} ({change(longer)})"
+        console.print(Text(text))
+    console.print()
+    console.print(_policies(found, narrow))
+    console.print()
+    console.print(_advice(found))
+    for note in found.notes:
+        console.print(warning(note))
+    console.print()
+    console.print(Text("simulated, not measured; what `auto` would save if", style="dim"))
+    for case in found.cases:
+        text = f"- {case.what}: {_unsigned(case.saved_pct)}, {change(case.slowdown_pct)} time"
+        console.print(Text(text, style="dim"))
+    console.print(Text(_narrower(found), style="dim"))
+
+
+def _policies(found: WhatIf, narrow: bool) -> Table:
+    table = Table()
+    table.add_column("policy", no_wrap=True)
+    for name in ("energy saved", "time"):
+        table.add_column(name, justify="right", no_wrap=True)
+        table.add_column("range", style="dim", no_wrap=True)
+    for column in () if narrow else ("power / GPU", "switches/s"):
+        table.add_column(column, justify="right", no_wrap=True)
+    for forecast in found.policies:
+        saved, slower = forecast.saved_pct, forecast.slowdown_pct
+        over = not forecast.within_budget
+        cells: list[str | Text] = [
+            forecast.policy,
+            Text(_unsigned(saved.value), style="green" if saved.value >= 1 and not over else ""),
+            _interval(saved).replace("+", ""),
+            Text(change(slower.value), style="red" if over else ""),
+            _interval(slower),
+        ]
+        cells += [] if narrow else [watts.signed(-forecast.saved_watts), number(forecast.switches_per_s)]
+        table.add_row(*cells)
+    return table
+
+
+def _advice(found: WhatIf) -> Text:
+    """The most important sentence."""
+    best = max((f for f in found.policies if f.within_budget), key=lambda f: f.saved_pct.value, default=None)
+    if best is None or best.saved_pct.value < WORTH_IT_PCT:
+        text = f"no policy would save energy within a slowdown of {exact(found.budget_pct, '%')}"
+        return Text(text, style="bold")
+    return Text(
+        f"{best.policy} would save {_unsigned(best.saved_pct.value)} of the energy {_speed(best)}", style="bold"
+    )
+
+
+def _speed(best: Forecast) -> str:
+    slower = best.slowdown_pct.value
+    if slower > 0.05:
+        return f"and take {_unsigned(slower)} more time"
+    return "at the same speed" if slower >= -0.05 else f"and {_unsigned(-slower)} of the time"
+
+
+def _narrower(found: WhatIf) -> str:
+    """What would narrow the ranges."""
+    if not found.platform:
+        return "A platform profile tells more: `powerccl profile --set-clocks`, then `powerccl whatif --platform NAME`."
+    return f"The clocks that collectives need are those of profile {found.platform}."
+
+
+def _unsigned(value: float) -> str:
+    """A saving in percent, whose sign its column's head says."""
+    return change(value).removeprefix("+")
+
+
+def _interval(figure: Range) -> str:
+    return change_between(figure.low, figure.high)
