@@ -38,7 +38,7 @@ $(VENV)/.build: pyproject.toml tools/list-requirements.py
 
 $(VENV)/.run: $(VENV)/.build
 	echo "fetching Python packages (once)"
-	$(BIN)/python tools/list-requirements.py pyproject.toml dependencies > $(VENV)/run.txt
+	$(BIN)/python tools/list-requirements.py pyproject.toml dependencies report live tune > $(VENV)/run.txt
 	$(PIP) -r $(VENV)/run.txt
 	$(BIN)/python tools/link-package.py $(VENV)
 	touch $@

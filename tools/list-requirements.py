@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Print, one a line, requirements of pyproject.toml: list-requirements.py PYPROJECT ARRAY...
 
-ARRAY is `dependencies` or a dependency group. Needed because `pip install --group` is not everywhere yet and tomllib is
+ARRAY is `dependencies`, an extra (without the extras that it names) or a dependency group. Needed because `pip install --group` is not everywhere yet and tomllib is
 missing before Python 3.11.
 """
 
@@ -15,7 +15,7 @@ def requirements(text: str, name: str) -> list[str]:
     array = re.search(rf"^{name} = \[(.*?)^\]", text, re.MULTILINE | re.DOTALL)
     if array is None:
         sys.exit(f"{sys.argv[1]}: no array `{name}`")
-    return re.findall(r'^\s*"([^"]+)",', array.group(1), re.MULTILINE)
+    return re.findall(r'^\s*"((?!powerccl\[)[^"]+)",', array.group(1), re.MULTILINE)
 
 
 pyproject = Path(sys.argv[1]).read_text(encoding="utf-8")

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -16,6 +17,7 @@ import pytest
 from click.testing import CliRunner
 from test_platforms import profile
 
+from powerccl.commandline.extras import EXTRAS
 from powerccl.commands import VERBS, cli, main
 from powerccl.platforms.schema import encode
 
@@ -452,3 +454,39 @@ def test_a_job_without_ranks_does_not_wait_for_a_summary(work: Path, quiet: bool
     assert (summary["command"], summary["exit_code"], summary["ranks"]) == (["true"], 0, 0)
     assert summary["wall_s"] > 0
     assert summary["energy"]["joules"] is None
+
+
+EXTRAS_MISSING = """
+import sys
+from powerccl.commandline.extras import EXTRAS
+sys.modules.update(dict.fromkeys(EXTRAS))
+from powerccl.commands import main
+main()
+"""
+
+
+def test_recording_needs_no_extra(work: Path) -> None:
+    command = [sys.executable, "-c", EXTRAS_MISSING, "run", "--name", "bare", "--", "true"]
+    done = subprocess.run(command, cwd=work, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    assert (only_run(work) / "run.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "extra"), [(("report", "."), "report"), (("top", "--once"), "live"), (("tune", "--from", "."), "tune")]
+)
+def test_a_verb_whose_extra_is_missing_names_it(work: Path, words: tuple[str, ...], extra: str) -> None:
+    command = [sys.executable, "-c", EXTRAS_MISSING, *words]
+    done = subprocess.run(command, cwd=work, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 1
+    assert f"pip install 'powerccl[{extra}]'" in done.stderr and "Traceback" not in done.stderr
+
+
+def test_extras_are_those_of_the_package() -> None:
+    text = (Path(__file__).parents[2] / "pyproject.toml").read_text()
+    renamed = {"nvidia_ml_py": "pynvml", "scikit_learn": "sklearn"}
+    for extra in set(EXTRAS.values()):
+        array = re.search(rf"^{extra} = \[(.*?)^\]", text, re.MULTILINE | re.DOTALL)
+        assert array is not None
+        named = {name.replace("-", "_") for name in re.findall(r'"([a-z-]+)[>=]', array[1])}
+        assert {renamed.get(name, name) for name in named} == {name for name, of in EXTRAS.items() if of == extra}

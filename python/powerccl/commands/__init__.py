@@ -24,6 +24,7 @@ from typing import Any, NoReturn
 import click
 
 from powerccl import __version__
+from powerccl.commandline.extras import extra_of, not_installed
 from powerccl.commandline.output import fail, say
 from powerccl.errors import PowercclError, one_line
 
@@ -87,6 +88,10 @@ class Verbs(click.Group):
         except BrokenPipeError:
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             sys.exit(1)
+        except ModuleNotFoundError as error:
+            if extra_of(error) is None:
+                raise
+            fail(*not_installed(error, next((word for word in sys.argv[1:] if word in VERBS), "")))
         except OSError as error:
             if error.filename is None and error.errno in _UNWRITABLE:
                 _cannot_print(error, 1)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import click
 
 from powerccl import aliases
+from powerccl.commandline.extras import extra_of, not_installed
 from powerccl.commandline.output import fail, say, write_out
 from powerccl.commandline.runs import runs_dir_option
 from powerccl.commands.old_options import with_old_options
@@ -181,6 +182,10 @@ def _report_or_say(folder: Path, json_file: str, quiet: bool, ways: bool) -> Non
     """Report; the job is over, and nothing that happens now may change how it ended."""
     try:
         _report(folder, json_file, quiet, ways)
+    except ModuleNotFoundError as error:
+        why, hint = not_installed(error)
+        with contextlib.suppress(Exception):
+            say(f"the record is in {folder}; a summary of it needs more: {hint}" if extra_of(error) else why)
     except (Exception, SystemExit) as error:  # Rich exits where standard error is closed
         with contextlib.suppress(Exception):
             say(f"no summary could be made ({one_line(error)}); the record is in {folder}")
