@@ -488,5 +488,5 @@ def test_extras_are_those_of_the_package() -> None:
     for extra in set(EXTRAS.values()):
         array = re.search(rf"^{extra} = \[(.*?)^\]", text, re.MULTILINE | re.DOTALL)
         assert array is not None
-        named = {name.replace("-", "_") for name in re.findall(r'"([a-z-]+)[>=]', array[1])}
+        named = {name.replace("-", "_") for name in re.findall(r'"([a-z0-9-]+)[>=]', array[1])}
         assert {renamed.get(name, name) for name in named} == {name for name, of in EXTRAS.items() if of == extra}

@@ -41,9 +41,8 @@ from powerccl.analysis.summary import summarise
 from powerccl.patterns import pattern_name
 from powerccl.quantities import microseconds, percent, seconds
 from powerccl.traces import records, tables
-from powerccl.traces.folder import RunData, read_run
+from powerccl.traces.folder import MOST_RECORDS, RunData, read_run
 
-MOST_RECORDS = 2_100_000  # of NCCL's traces that are read as a whole; of larger ones, a quarter as many in detail
 MARGIN_S = 1.0  # a window's samples of power begin and end so much outside of it
 
 

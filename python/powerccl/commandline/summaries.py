@@ -16,8 +16,6 @@ from powerccl.analysis.findings import SUMMARY_FILE, RunSummary, read_summary, w
 if TYPE_CHECKING:
     from powerccl.traces.folder import RunData
 
-MOST_RECORDS = 6_000_000  # two or three gigabytes in memory: of larger runs a summary is of a part
-
 
 def make_summary(folder: Path) -> tuple[RunData, RunSummary]:
     """A run's records and what they come to.
@@ -31,7 +29,7 @@ def make_summary(folder: Path) -> tuple[RunData, RunSummary]:
         return found
     from powerccl.analysis.summary import summarise
     from powerccl.commandline.references import own_reference
-    from powerccl.traces.folder import read_run
+    from powerccl.traces.folder import MOST_RECORDS, read_run
 
     run = read_run(folder, MOST_RECORDS)
     return run, summarise(run, run.window, reference=own_reference(run))

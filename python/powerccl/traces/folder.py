@@ -27,6 +27,9 @@ T = TypeVar("T")
 SCANNERS = 4
 SAID_NS = 1_000_000  # a shorter difference shows in no figure
 END_NOT_SEEN = "Nothing is recorded: the job has not ended, or `powerccl run` was killed before its end."
+# Of NCCL's traces, that are read as a whole: 1 GiB of memory in a report, and seconds. Double takes a report of a large
+# run beyond what a login node grants; at half, a run of a quarter of an hour on eight GPUs is no longer seen whole.
+MOST_RECORDS = 2_100_000
 IN_DETAIL = 4  # of a run that is too large, so much less than could be read: what it takes to count it is enough time
 
 
