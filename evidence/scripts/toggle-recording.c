@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // A profiler plugin between NCCL and PowerCCL's own, by which a job switches recording off and on while it runs.
 //
-// For evidence/scripts/recording-cost.py, which compares both within one process. TOGGLE_BEHIND is PowerCCL's library. Off, NCCL
+// For recording-cost.py, which compares both within one process. TOGGLE_BEHIND is PowerCCL's library. Off, NCCL
 // is asked for no event: its word of event bits, which it reads again for each group of calls, is 0.
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -38,10 +38,18 @@ static int init(void** context, uint64_t id, int* word, const char* name, int no
   g_word = word;
   return shown(g_behind.init(context, id, &g_wanted, name, nodes, ranks, rank, log));
 }
-static int start(void* context, void** handle, void* event) { return shown(g_behind.start(context, handle, event)); }
-static int stop(void* handle) { return shown(g_behind.stop(handle)); }
-static int state(void* handle, int number, void* more) { return shown(g_behind.state(handle, number, more)); }
-static int finalize(void* context) { return g_behind.finalize(context); }
+static int start(void* context, void** handle, void* event) {
+  return shown(g_behind.start(context, handle, event));
+}
+static int stop(void* handle) {
+  return shown(g_behind.stop(handle));
+}
+static int state(void* handle, int number, void* more) {
+  return shown(g_behind.state(handle, number, more));
+}
+static int finalize(void* context) {
+  return g_behind.finalize(context);
+}
 
 struct Profiler ncclProfiler_v5 = {"Toggle", init, start, stop, state, finalize};
 
