@@ -17,7 +17,6 @@ import msgspec
 from evidence.analysis import scaling_study
 from support.figures import Figures, about, bare, size_name, write
 
-from powerccl.aliases import figure_policy
 from powerccl.commandline.summaries import summary_of
 from powerccl.study.findings import ScalingFindings
 
@@ -53,7 +52,7 @@ def policy_figures(out: Path) -> Figures:
         outcome = summary_of(folder).policy_outcome
         if outcome is None:
             continue
-        stem = f"policy.{figure_policy(outcome.policy)}"
+        stem = f"policy.{outcome.policy}"
         found[f"{stem}.iterations"] = bare(outcome.iterations, "")
         if outcome.iterations:
             found[f"{stem}.iteration_ms"] = bare(round(outcome.iteration_s * 1e3, 3), "ms", outcome.iterations)

@@ -6,8 +6,6 @@
 #include <string.h>
 #include <unistd.h>
 
-#include <span>
-
 #include "base/basics.h"
 #include "base/log.h"
 
@@ -34,20 +32,8 @@ const Declared& declared(Variable variable) {
   return kDeclared[static_cast<int>(variable)];
 }
 
-// Names from before 0.1, which 0.2 no longer reads; python/powerccl/aliases.py tells the user.
-constexpr struct {
-  Variable variable;
-  const char* name;
-} kOldVariables[] = {
-    {Variable::POWERCCL_MAX_SLOWDOWN, "POWERCCL_BUDGET"},
-    {Variable::POWERCCL_MPI_MAX_DELAY, "POWERCCL_MPI_BUDGET"},
-};
-
 const char* text_of_variable(Variable variable) {
   const char* value = getenv(declared(variable).name);
-  for (const auto& old : kOldVariables) {
-    if (old.variable == variable && (value == nullptr || *value == '\0')) value = getenv(old.name);
-  }
   return value != nullptr && *value != '\0' ? value : declared(variable).fallback;
 }
 
@@ -98,23 +84,11 @@ double number(Variable variable, double least, double most) {
   return strtod(declared(variable).fallback, nullptr);
 }
 
-// What a value was called before.
-struct OldName {
-  const char* old_name;
-  const char* name;
-};
-
-// The index of the variable's value among `names`, or of the name that took the place of the old one that it is; the
-// default's where it is none of them.
-int choice(Variable variable, const char* const* names, int count, const char* hint,
-           std::span<const OldName> old_names = {}) {
+// The index of the variable's value among `names`; the default's where it is none of them.
+int choice(Variable variable, const char* const* names, int count, const char* hint) {
   const char* text = text_of_variable(variable);
-  const char* name = text;
-  for (const OldName& each : old_names) {
-    if (strcmp(text, each.old_name) == 0) name = each.name;
-  }
   for (int i = 0; i < count; ++i) {
-    if (strcmp(name, names[i]) == 0) return i;
+    if (strcmp(text, names[i]) == 0) return i;
   }
   if (local_rank() <= 0) {
     say(hint, "%s=%s is not known; using %s", declared(variable).name, text, declared(variable).fallback);
@@ -154,9 +128,6 @@ void parse_id(const char* text, uint8_t id[16]) {
   if (digits == 32) memcpy(id, bytes, sizeof(bytes));
 }
 
-// As kOldVariables. `auto` took the place of all other policies that learn.
-constexpr OldName kOldPolicies[] = {
-    {"percall", "per-call"}, {"exposed", "auto"}, {"fixed", "auto"}, {"phase", "auto"}, {"job", "auto"}};
 constexpr const char* kClocks[] = {"none", "dry", "lease"};
 constexpr const char* kKernelEvents[] = {"auto", "all", "none"};
 constexpr const char* kMpiModes[] = {"auto", "published", "observe", "off"};
@@ -210,7 +181,7 @@ void read_environment(Environment* environment) {
   if (environment->disabled || environment->run_folder[0] == '\0') return;
   path(Variable::POWERCCL_POLICY_TABLE, environment->policy_table);
   environment->policy = static_cast<PolicyName>(
-      choice(Variable::POWERCCL_POLICY, kPolicyNames, 3, "policies are observe, per-call and auto", kOldPolicies));
+      choice(Variable::POWERCCL_POLICY, kPolicyNames, 3, "policies are observe, per-call and auto"));
   environment->budget_percent = number(Variable::POWERCCL_MAX_SLOWDOWN, 0.01, 100);
   environment->clocks =
       static_cast<ClockClientName>(choice(Variable::POWERCCL_CLOCKS, kClocks, 3, "it is one of none, dry and lease"));

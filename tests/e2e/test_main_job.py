@@ -98,9 +98,9 @@ def test_demo_in_json(powerccl: Powerccl) -> None:
     assert done.code == 0, done.err
     assert "emulated" in done.out
     figures = json.loads((powerccl.folder / "demo.json").read_text())
-    assert 15 < figures["demo.microllama.percall.comm_energy_saved_pct"]["value"] < 40
-    assert figures["demo.microllama.percall.energy_saved_pct"]["value"] > 8
-    assert figures["demo.microllama.percall.slowdown_pct"]["value"] < 10
+    assert 15 < figures["demo.microllama.per-call.comm_energy_saved_pct"]["value"] < 40
+    assert figures["demo.microllama.per-call.energy_saved_pct"]["value"] > 8
+    assert figures["demo.microllama.per-call.slowdown_pct"]["value"] < 10
     page = (powerccl.folder / "demo.html").read_text()
     assert "emulated" in page
     assert 'src="http' not in page  # it opens offline

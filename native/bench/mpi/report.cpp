@@ -22,7 +22,6 @@ constexpr const char* kWaitingVariables[] = {
     "LD_PRELOAD",
     "POWERCCL_MPI",
     "POWERCCL_MPI_MAX_DELAY",
-    "POWERCCL_MPI_BUDGET",  // the old name, until 0.2
     "POWERCCL_MPI_METHOD",
     "POWERCCL_MPI_COLLECTIVES",
     "MPIR_CVAR_CH4_PROGRESS_THROTTLE",

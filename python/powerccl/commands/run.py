@@ -12,16 +12,13 @@ from typing import TYPE_CHECKING
 
 import click
 
-from powerccl import aliases
 from powerccl.commandline.extras import extra_of, not_installed
 from powerccl.commandline.output import fail, say, write_out
 from powerccl.commandline.runs import runs_dir_option
-from powerccl.commands.old_options import with_old_options
 from powerccl.errors import PowercclError, choose, one_line
 from powerccl.launch import child
 from powerccl.launch.child import ChildNotStartedError, InterruptionError, interruptible
 from powerccl.launch.environment import DEFAULT_SLOWDOWN_PCT, SLOWDOWN_RANGE_PCT
-from powerccl.launch.launchers import in_leader
 from powerccl.launch.mpi import DEFAULT_MAX_DELAY_PCT, MAX_DELAY_RANGE_PCT, MODES
 from powerccl.launch.record import record
 from powerccl.launch.request import POLICIES, Request
@@ -31,7 +28,6 @@ if TYPE_CHECKING:
     from powerccl.traces.folder import RunData
 
 
-@with_old_options
 @click.command("run", context_settings={"ignore_unknown_options": False, "allow_interspersed_args": False})
 @click.option(
     "--policy",
@@ -146,7 +142,7 @@ def command(
         choose("MPI mode", mpi, MODES)
     request = Request(
         command=list(arguments),
-        policy=aliases.policy(policy, in_leader(os.environ, say)),
+        policy=policy,
         platform=platform,
         emulate=emulate,
         set_clocks=set_clocks,

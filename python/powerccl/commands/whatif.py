@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 import click
 
 from powerccl.commandline.runs import find_run, runs_dir_option
-from powerccl.commands.old_options import with_old_options
 from powerccl.errors import PowercclError
 
 if TYPE_CHECKING:
@@ -18,7 +17,6 @@ if TYPE_CHECKING:
     from powerccl.whatif.predict import Terms
 
 
-@with_old_options
 @click.command("whatif")
 @click.argument("name", metavar="[RUN]", default="")
 @click.option(

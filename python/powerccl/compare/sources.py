@@ -9,7 +9,6 @@ from typing import Any
 
 import msgspec
 
-from powerccl.aliases import current_variables
 from powerccl.compare.member import (
     BANDWIDTH,
     ENERGY,
@@ -141,7 +140,7 @@ def _about(member: Member, document: Json) -> None:
             kept.append(word)
         skip = word in ("--json", "--json-lines")
     member.facts["command"] = " ".join(kept)
-    for name, value in current_variables(document.get("environment") or {}).items():
+    for name, value in (document.get("environment") or {}).items():
         member.facts[str(name)] = str(value)
     if document.get("emulated"):
         member.emulated = "yes"

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 
 import click
 
-from powerccl.aliases import figure_name
 from powerccl.commandline.output import say, write_out
 from powerccl.errors import PowercclError, choose
 from powerccl.quantities import plural
@@ -79,7 +78,7 @@ def command(
             from powerccl.demo.savings import savings
 
             found = savings(observed, managed, POLICY)
-            figures.update({f"demo.{model}.{figure_name(name)}": figure for name, figure in found.items()})
+            figures.update({f"demo.{model}.{name}": figure for name, figure in found.items()})
             shown.append(DemoResult(model, PLATFORM, observed, managed, found))
             print_demo(console, shown[-1])
         of_mpi = _mpi(console, runs) if mpi else None

@@ -12,7 +12,7 @@ import itertools
 import os
 import re
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -105,17 +105,6 @@ def detect_launcher(environment: Mapping[str, str]) -> JobLauncher | None:
         job, uris = f"mpi-{plain(environment['PMIX_NAMESPACE'])}", _server_uris(environment)
         return JobLauncher("pmix", job, _number(environment, "PMIX_RANK"), -1, (job,), _server_of(uris), uris)
     return None
-
-
-def in_leader(environment: Mapping[str, str], say: Callable[[str], None]) -> Callable[[str], None]:
-    """`say`, in one of a job's launchers only: under srun or mpiexec, each rank has a `powerccl run` of its own."""
-
-    def say_or_not(text: str) -> None:
-        launcher = detect_launcher(environment)
-        if launcher is None or launcher.leads:
-            say(text)
-
-    return say_or_not
 
 
 def _number(environment: Mapping[str, str], *names: str) -> int:

@@ -11,14 +11,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
-from powerccl import aliases
 from powerccl.errors import PowercclError, choose, one_line
 from powerccl.launch import child, mpi
 from powerccl.launch.child import ChildNotStartedError, Ended, become, run_child
 from powerccl.launch.emulation import EmulatedServer
 from powerccl.launch.folder import make_folder
 from powerccl.launch.gpus import query_gpus, query_gpus_in
-from powerccl.launch.launchers import detect_launcher, in_leader
+from powerccl.launch.launchers import detect_launcher
 from powerccl.launch.native import find_native
 from powerccl.launch.places import Scarcity, scarcity
 from powerccl.launch.plan import plan_job
@@ -50,7 +49,6 @@ def record(request: Request, say: Callable[[str], None]) -> Recorded:
     """
     say = _never_failing(say)
     plain: Mapping[str, str] = {**os.environ, **request.environment}
-    plain = aliases.variables(plain, _never_failing(in_leader(plain, say)))
     if request.policy:
         choose("policy", request.policy, POLICIES)
     if scarce := _scarcity(request):

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from powerccl import clean
-from powerccl.aliases import current_policy
 from powerccl.traces import records
 
 MOST_HEADER_BYTES = 1 << 20
@@ -72,7 +71,7 @@ def parse_header(header: Any) -> TraceHeader:
         host=text("host"),
         gpu_uuid=text("gpu_uuid"),
         gpu_pci=text("gpu_pci"),
-        policy=current_policy(text("policy")),
+        policy=text("policy"),
         clock_client=text("clock_client"),
         library=text("library"),
         dry=bool(int(header["flags"]) & records.HEADER_FLAG_DRY),

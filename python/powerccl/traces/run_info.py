@@ -10,7 +10,7 @@ import os
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from powerccl import aliases, clean
+from powerccl import clean
 from powerccl.files import write_whole
 
 RUN_FILE = "run.json"
@@ -94,8 +94,7 @@ _LATEST_NS = 1 << 62  # sums and differences of two such times still fit 64 bits
 def sound_info(info: RunInfo) -> RunInfo:
     """What was read, with names fit to be shown; times that no clock tells count as not known.
 
-    The command, its folder and its environment's values stay as they are: they may be read back. Old names of
-    policies and variables become the present ones.
+    The command, its folder and its environment's values stay as they are: they may be read back.
     """
     for name in ("start_ns", "end_ns"):
         if not 0 <= getattr(info, name) < _LATEST_NS:
@@ -106,8 +105,6 @@ def sound_info(info: RunInfo) -> RunInfo:
             setattr(info, name, None)
     for name in ("name", "host", "started_at", "policy", "clocks", "platform", "emulated", "launcher", "unrecorded"):
         setattr(info, name, clean.field(getattr(info, name)))
-    info.policy = aliases.current_policy(info.policy)
-    info.environment = aliases.current_variables(info.environment)
     info.gpus = [clean.field(gpu) for gpu in info.gpus]
     info.versions = {clean.field(name): clean.field(version) for name, version in info.versions.items()}
     return info

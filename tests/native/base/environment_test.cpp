@@ -8,7 +8,6 @@
 
 #include <map>
 #include <string>
-#include <utility>
 
 #include "abi/lease.h"
 #include "base/log.h"
@@ -87,31 +86,6 @@ TEST_F(EnvironmentTest, ValuesAreTaken) {
   EXPECT_EQ(environment.rank, 5);
   EXPECT_EQ(environment.nranks, 8);
   EXPECT_EQ(environment.local_rank, 1);
-}
-
-TEST_F(EnvironmentTest, OldNamesAreRead) {
-  set("POWERCCL_RUN_FOLDER", "/tmp/run");
-  constexpr std::pair<const char*, const char*> kNames[] = {
-      {"percall", "per-call"}, {"exposed", "auto"}, {"fixed", "auto"}, {"phase", "auto"}, {"job", "auto"}};
-  for (const auto& [old, now] : kNames) {
-    set("POWERCCL_POLICY", old);
-    EXPECT_EQ(read(), "");
-    EXPECT_STREQ(text_of(environment.policy), now);
-  }
-  set("POWERCCL_BUDGET", "2.5");
-  set("POWERCCL_MPI_BUDGET", "3");
-  EXPECT_EQ(read(), "");
-  EXPECT_EQ(environment.budget_percent, 2.5);
-  MpiEnvironment mpi;
-  read_mpi_environment(&mpi);
-  EXPECT_EQ(mpi.budget_percent, 3);
-
-  set("POWERCCL_MAX_SLOWDOWN", "0.5");
-  set("POWERCCL_MPI_MAX_DELAY", "4");
-  EXPECT_EQ(read(), "");
-  EXPECT_EQ(environment.budget_percent, 0.5);
-  read_mpi_environment(&mpi);
-  EXPECT_EQ(mpi.budget_percent, 4);
 }
 
 TEST_F(EnvironmentTest, ATraceSaysWhichRunAndStartItIsOf) {
