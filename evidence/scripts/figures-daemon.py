@@ -30,6 +30,7 @@ from harness import EmulatedMachine
 from lease_client import Client
 from support.figures import Figures, figure, one, show, write
 
+from powerccl.demo.training import MODELS
 from powerccl.launch.native import NativeFiles, find_native
 
 LOW_MHZ = 600
@@ -192,11 +193,11 @@ def job_j(daemon: Daemon, nvml: Nvml, how: str, jobs: tuple[tuple[str, str, str]
     policy = "observe" if how == "observe" else "per-call"
     clocks = {"POWERCCL_LEASE_SOCKET": str(daemon.socket)} if how.startswith("leased") else {}
     program = str(daemon.native.path("bin/powerccl-bench"))
-    command = ["powerccl", "run", "--policy", policy, "--platform", "t4x8", "--quiet", "--", program, "train"]
+    command = ["powerccl", "run", "--policy", policy, "--platform", "t4x8", "--quiet", "--", program, "scenario"]
     begin, before = time.monotonic(), nvml.energy_j()
     running = [
         subprocess.Popen(
-            [*command, "--model", model, "--iterations", iterations],
+            [*command, str(MODELS / f"{model}.scn"), "--iterations", iterations],
             cwd=daemon.folder,
             env={**daemon.environment, **clocks, "CUDA_VISIBLE_DEVICES": gpus},
             stdout=subprocess.DEVNULL,

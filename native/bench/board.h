@@ -16,7 +16,6 @@
 namespace powerccl::bench {
 
 inline constexpr int kMaxRanks = 64;
-inline constexpr int kMaxBuckets = 32;
 inline constexpr int kMaxRepeats = 64;
 
 uint64_t monotonic_ns();
@@ -27,19 +26,7 @@ struct RankAbout {
 };
 
 // What rank 0 tells its supervisor. Times in ns are CLOCK_MONOTONIC.
-enum class Tell : uint32_t {
-  kNothing,
-  kStart,
-  kClock,
-  kLoad,
-  kPoint,
-  kStep,
-  kIteration,
-  kOpened,
-  kClosed,
-  kRefused,
-  kFinish
-};
+enum class Tell : uint32_t { kNothing, kStart, kClock, kLoad, kPoint, kIteration, kOpened, kClosed, kRefused, kFinish };
 
 struct StartNews {
   int32_t nccl_version, cuda_version;
@@ -65,13 +52,6 @@ struct LoadNews {
   uint64_t start_ns, end_ns;
   double unit_us;          // mean over GPUs
   double emulated_joules;  // of a unit, all GPUs together; negative: not emulated
-};
-struct StepNews {
-  int32_t iteration, warmup, buckets;
-  bool valid;  // as a point's
-  double step_ms, forward_ms, backward_ms, sync_ms, communication_ms;
-  uint64_t start_ns, forward_end_ns, backward_end_ns, end_ns;
-  uint64_t bucket_start_ns[kMaxBuckets], bucket_end_ns[kMaxBuckets];
 };
 // One iteration of a scenario on one rank. Negative: not known, since it ran in a CUDA graph.
 struct IterationTimes {
@@ -147,7 +127,6 @@ class Board {
   StartNews start;
   PointNews point;
   LoadNews load;
-  StepNews step;
   IterationNews iteration;
   int32_t iterations;  // of a scenario, without warm-up; 0: not agreed on yet
 

@@ -53,11 +53,9 @@ struct CudaApi {
   decltype(::cuGraphDestroy)* graph_destroy = library.optional("cuGraphDestroy");
   // Of the emulator's libcuda alone (native/emulator/client/emulator_client.h); null on real GPUs.
   CUresult (*stop_time)(uint64_t patience_ns, uint64_t* stop) = library.optional("pwe_stop_time");
-  CUresult (*stop_time_behind)(CUstream, uint64_t patience_ns, uint64_t*) = library.optional("pwe_stop_time_behind");
   CUresult (*start_time)(uint64_t stop) = library.optional("pwe_start_time");
   void (*submit_as_of)(uint64_t stamp_ns) = library.optional("pwe_submit_as_of");
   void (*set_moves_data)(int moves) = library.optional("pwe_set_moves_data");
-  CUresult (*event_time)(CUevent, uint64_t* time_ns) = library.optional("pwe_event_time");
   CUresult (*event_energy)(CUevent, double* energy_uj) = library.optional("pwe_event_energy");
 
   // Loads libcuda.so.1 and calls cuInit. Failure(kExitMissing) where there is no driver or no GPU.

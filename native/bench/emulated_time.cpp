@@ -1,18 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "bench/emulated_time.h"
 
-#include <chrono>
 #include <cstdlib>
 #include <string>
-#include <thread>
 
 namespace powerccl::bench {
 namespace {
 
 // Of real time. Enqueueing a million operations takes a few seconds on a quiet core; a tenth of this would be too short
 // on a host with some ten busy processes a core, and much more would keep a user waiting for an invalid result.
-// Time waits for us: how soon we see the event changes nothing but how long a user waits.
-constexpr auto kPollEvery = std::chrono::microseconds(200);
 constexpr uint64_t kPatienceMs = 20'000, kMostPatienceMs = 60'000;
 
 uint64_t patience_ns() {
@@ -54,22 +50,6 @@ uint64_t EmulatedTime::stop() {
   const auto moment = static_cast<uint64_t>(rank_.board().max(rank_.rank(), static_cast<double>(monotonic_ns())));
   cuda.submit_as_of(moment);
   return moment;
-}
-
-void EmulatedTime::go_until(CUevent event, CUstream stream) {
-  const CudaApi& cuda = rank_.cuda();
-  if (!stops_) return rank_.wait(stream);
-  uint64_t next = 0, moment = 0;
-  cuda.check(cuda.stop_time_behind(stream, patience_ns(), &next), "pwe_stop_time_behind");
-  go();
-  stop_ = next;
-  CUresult result = CUDA_ERROR_NOT_READY;
-  while ((result = cuda.event_time(event, &moment)) == CUDA_ERROR_NOT_READY) {
-    rank_.throw_if_failed();
-    std::this_thread::sleep_for(kPollEvery);
-  }
-  cuda.check(result, "pwe_event_time");
-  cuda.submit_as_of(moment);
 }
 
 double EmulatedTime::joules_between(CUevent from, CUevent to) const {

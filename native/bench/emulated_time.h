@@ -35,10 +35,6 @@ class EmulatedTime {
   // learns how GPU times and the host's belong together from how soon it sees what a GPU did.
   uint64_t stop();
   void go();
-  // Waits for the event, which the rank has recorded in the stream, and enqueues nothing before it. Where time has been
-  // stopped by stop(), it goes on until the event and stops there again, so that what is enqueued next is enqueued at
-  // that very moment. On real GPUs: only waits.
-  void go_until(CUevent event, CUstream stream);
   // What this rank's emulated GPU used between two events that are behind it.
   double joules_between(CUevent from, CUevent to) const;
   // Whether model time has waited each time on this rank. If not, the host was too slow: times are not the platform's.

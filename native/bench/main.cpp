@@ -18,7 +18,6 @@
 #include "bench/report.h"
 #include "bench/scenario.h"
 #include "bench/serve.h"
-#include "bench/train.h"
 #include "bench/values.h"
 
 namespace powerccl::bench {
@@ -82,8 +81,7 @@ std::vector<Point> plan_of(const Options& options, Setting& setting, int ranks) 
   return plan;
 }
 
-void rank_work(const Options& options, const std::vector<Point>& plan, const Model& model, const Scenario& scenario,
-               Rank& rank) {
+void rank_work(const Options& options, const std::vector<Point>& plan, const Scenario& scenario, Rank& rank) {
   Board& board = rank.board();
   const Way first = plan.empty() ? Way::kAsGiven : plan.front().way;
   rank.join(NcclApi::instance(options.nccl), options.mode == Mode::kSweep ? first : Way::kAsGiven);
@@ -95,9 +93,7 @@ void rank_work(const Options& options, const std::vector<Point>& plan, const Mod
     if (options.mode == Mode::kSweep) board.tell(Tell::kStart);
   }
   if (options.resume) board.barrier();  // so that no collective is under way where rank 0 is refused the file
-  if (options.mode == Mode::kTrain) {
-    run_train(options, model, rank);
-  } else if (options.mode == Mode::kScenario) {
+  if (options.mode == Mode::kScenario) {
     run_scenario(options, scenario, rank);
   } else {
     run_sweep(options, plan, rank);
@@ -118,7 +114,6 @@ int run(int argc, char** argv) {
   }
   Setting setting = decide(options);
   if (options.mode == Mode::kServe) return serve(options, setting);
-  const Model model = model_of(options.train);
   const Scenario scenario = options.mode == Mode::kScenario ? read_scenario(options.scenario) : Scenario{};
   const Launch launch = prepare_launch(options);
   Board& board = *launch.board;
@@ -127,9 +122,8 @@ int run(int argc, char** argv) {
   if (options.mode == Mode::kSweep) plan = plan_of(options, setting, board.ranks());
   std::unique_ptr<Report> report;
   if (launch.leads()) {
-    report = options.mode == Mode::kSweep   ? sweep_report(options, setting, launch, plan)
-             : options.mode == Mode::kTrain ? train_report(options, setting, launch, model)
-                                            : scenario_report(options, setting, launch, scenario);
+    report = options.mode == Mode::kSweep ? sweep_report(options, setting, launch, plan)
+                                          : scenario_report(options, setting, launch, scenario);
     if (options.timeout_s > 0) {
       board.deadline_ns = monotonic_ns() + static_cast<uint64_t>(options.timeout_s) * 1'000'000'000;
     }
@@ -138,7 +132,7 @@ int run(int argc, char** argv) {
       launch,
       [&](int first, int count, int device) {
         return run_ranks(options, board, first, count, device,
-                         [&](Rank& rank) { rank_work(options, plan, model, scenario, rank); });
+                         [&](Rank& rank) { rank_work(options, plan, scenario, rank); });
       },
       [&] { report->run(); });
   const int code = report != nullptr ? report->conclude() : kExitOk;

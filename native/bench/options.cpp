@@ -59,22 +59,9 @@ Products parse_products(const std::string& text) {
   return {side(0), side(1), side(2)};
 }
 
-std::vector<size_t> parse_buckets(const std::string& text) {
-  std::vector<size_t> buckets_bytes;
-  for (const std::string& each : split(text, ',')) buckets_bytes.push_back(parse_size(each, "--buckets"));
-  if (buckets_bytes.size() > 32) usage_error("--buckets: at most 32");
-  return buckets_bytes;
-}
-
-Overlap parse_overlap(const std::string& text) {
-  if (text != "none" && text != "backward") usage_error("--overlap: none or backward, not '" + text + "'");
-  return text == "none" ? Overlap::kNone : Overlap::kBackward;
-}
-
 constexpr const char* kAbout = R"(powerccl-bench: measure time, bandwidth, clock and energy of collectives
 
 usage: powerccl-bench PATTERN... [options]     sweep sizes, as NCCL tests do
-       powerccl-bench train [options]          replay a training step
        powerccl-bench scenario FILE [options]  replay the job in FILE
        powerccl-bench serve [options]          measure what stdin requests
 
@@ -94,19 +81,17 @@ void add_sizes(OptionTable& table, Options& options) {
   table.size("-i,--stepbytes", "difference from one size to the next, instead of -f", &options.step_bytes);
   table.integer("-n,--iters", "least number of operations timed together (20); also of\nserve's requests",
                 &options.iterations, 1);
-  table.value("-w,--warmup_iters", "N",
-              "operations before them (1); iterations of train and\nscenario before those measured (2)",
-              [&](const std::string& text) { options.warmup = options.train.warmup = parse_integer(text, "-w", 0); });
+  table.value(
+      "-w,--warmup_iters", "N", "operations before them (1); iterations of a scenario\nbefore those measured (2)",
+      [&](const std::string& text) { options.warmup = options.scenario_warmup = parse_integer(text, "-w", 0); });
   table.integer("-c,--check", "operations whose results are checked (1, serve 0); 0: none", &options.check, 0);
   table.value("-d,--datatype,--dtype", "TYPE",
-              "float32 (or float), float16 (or half), bfloat16, float64\n(or double), int32, int64, or all; of train's "
-              "gradients",
+              "float32 (or float), float16 (or half), bfloat16, float64\n(or double), int32, int64, or all",
               [&](const std::string& text) {
                 options.types = parse_names(text, kTypes, "-d: no type",
                                             "float32 (float), float16 (half), bfloat16, float64 (double), int32, "
                                             "int64, all",
                                             type_named);
-                options.train.type = options.types.front();
               });
   table.value("-o,--op", "OP", "sum, prod, max, min, avg, or all",
               [&](const std::string& text) { options.ops = parse_names(text, kOperators, "-o: no operator"); });
@@ -145,7 +130,7 @@ void add_sweep(OptionTable& table, Options& options) {
   table.flag("--grouped", "build all_to_all, gather and scatter from sends and\nreceives, even if NCCL has the call",
              &options.grouped);
   table.value("--clock,--clocks", "LIST",
-              "repeat at these SM clocks in MHz: 1590,900 or 1590:300:15\nor default; train and scenario: one. Real "
+              "repeat at these SM clocks in MHz: 1590,900 or 1590:300:15\nor default; scenario: one. Real "
               "GPUs need\n--set-clocks; POWERCCL_CLOCKS=dry forbids it",
               [&](const std::string& text) { options.clocks_mhz = parse_clocks(text); });
   table.integer("--clock-socket", "let the process behind this file descriptor set the clocks", &options.clock_socket,
@@ -158,22 +143,9 @@ void add_sweep(OptionTable& table, Options& options) {
 }
 
 void add_replay(OptionTable& table, Options& options) {
-  TrainOptions& train = options.train;
-  table.group("train");
-  table.text("--model", "NAME", "microllama, opt, gpt2 or distilgpt2 (microllama)", &train.model);
-  table.number("--forward-ms", "X", "time of the forward pass, instead of the model's", &train.forward_ms, 0, 1e6);
-  table.number("--backward-ms", "X", "time of the backward pass, instead of the model's", &train.backward_ms, 0, 1e6);
-  table.value("--buckets", "LIST", "sizes of gradient buckets, such as 62.5M,581M,62.5M",
-              [&](const std::string& text) { train.buckets_bytes = parse_buckets(text); });
-  table.value("--overlap", "WHAT",
-              "none: communicate after the backward pass; backward:\ncommunicate each bucket when its part of the pass "
-              "is done",
-              [&](const std::string& text) { train.overlap = parse_overlap(text); });
   table.group("scenario");
-  table.value("--iterations", "N", "measured iterations (the file's; train: 5), after -w others",
-              [&](const std::string& text) {
-                options.scenario_iterations = train.iterations = parse_integer(text, "--iterations", 1);
-              });
+  table.value("--iterations", "N", "measured iterations (the file's), after -w others",
+              [&](const std::string& text) { options.scenario_iterations = parse_integer(text, "--iterations", 1); });
   table.number("--seconds", "S", "as many iterations as take about S seconds, instead", &options.seconds, 0.001, 86400);
   table.value("--compute", "WHAT",
               "what its computation consists of: fma (multiply-adds),\nmatmul (on real GPUs needs cuBLAS), memory, "
@@ -235,14 +207,13 @@ void check_together(const Options& options) {
   if (options.mode != Mode::kScenario && options.seconds) usage_error("--seconds is for scenario");
   if (options.mode != Mode::kScenario && options.compute != Beside::kNothing) usage_error("--compute is for scenario");
   if (options.seconds && options.scenario_iterations) usage_error("--seconds and --iterations exclude each other");
-  if (options.seconds && options.train.warmup == 0) {
+  if (options.seconds && options.scenario_warmup == 0) {
     usage_error("--seconds needs a warm-up, which tells how long an iteration takes", "-w 1 or more");
   }
   if (options.mode == Mode::kServe) return check_serve(options);
   if (options.mode != Mode::kSweep) {
-    const std::string mode = options.mode == Mode::kTrain ? "train" : "scenario";
-    if (!options.patterns.empty()) usage_error(mode + " takes no pattern");
-    if (options.clocks_mhz.size() > 1) usage_error(mode + " takes one --clock");
+    if (!options.patterns.empty()) usage_error("scenario takes no pattern");
+    if (options.clocks_mhz.size() > 1) usage_error("scenario takes one --clock");
     return;
   }
   if (options.patterns.empty())
@@ -291,9 +262,7 @@ Options parse_options(int argc, char** argv) {
   const std::vector<std::string> words = table.parse(argc, argv, &options.says);
   for (size_t i = 0; i < words.size(); ++i) {
     const std::string& word = words[i];
-    if (word == "train") {
-      options.mode = options.mode == Mode::kSweep ? Mode::kTrain : options.mode;
-    } else if (word == "scenario" && options.mode == Mode::kSweep) {
+    if (word == "scenario" && options.mode == Mode::kSweep) {
       if (++i == words.size())
         usage_error("scenario of which file?", "powerccl-bench scenario bench/scenarios/ddp.scn");
       options.mode = Mode::kScenario;
@@ -301,7 +270,7 @@ Options parse_options(int argc, char** argv) {
     } else if (word == "serve" && options.mode == Mode::kSweep) {
       options.mode = Mode::kServe;
     } else if (word != "sweep") {
-      const std::string known = "all, " + names_of(kPatterns) + "; or a mode: train, scenario FILE";
+      const std::string known = "all, " + names_of(kPatterns) + "; or a mode: scenario FILE, serve";
       options.patterns =
           parse_names(word, kPatterns, "no pattern", known.c_str(), pattern_named, std::move(options.patterns));
     }

@@ -11,20 +11,9 @@
 
 namespace powerccl::bench {
 
-enum class Mode { kSweep, kTrain, kScenario, kServe };
-enum class Overlap { kNone, kBackward };
+enum class Mode { kSweep, kScenario, kServe };
 
 inline constexpr int kClockAsFound = 0;
-
-struct TrainOptions {
-  std::string model = "microllama";
-  int iterations = 5;
-  int warmup = 2;
-  std::optional<double> forward_ms, backward_ms;
-  std::vector<size_t> buckets_bytes;  // empty: the model's
-  std::optional<Overlap> overlap;
-  std::optional<Type> type;
-};
 
 struct Options {
   Mode mode = Mode::kSweep;
@@ -60,8 +49,8 @@ struct Options {
 
   int trials_per_process = 32;
 
-  TrainOptions train;
-  std::string scenario;                    // the file
+  std::string scenario;  // the file
+  int scenario_warmup = 2;
   std::optional<int> scenario_iterations;  // else the file's own
   std::optional<double> seconds;           // as many iterations as take about so long
   Products products;

@@ -11,7 +11,6 @@
 
 #include "bench/computation.h"
 #include "bench/failure.h"
-#include "bench/train.h"
 
 namespace powerccl::bench {
 namespace {
@@ -188,7 +187,7 @@ class Replay {
     prepare();
     timeline_ = std::make_unique<Timeline>(rank_, streams_);
     if (rank_.rank() == 0) tell_start();
-    for (int i = -options_.train.warmup; i < 0; ++i) {
+    for (int i = -options_.scenario_warmup; i < 0; ++i) {
       rank_.set_deadline();
       iterate(i, scenario_.sections.front());
     }
@@ -295,7 +294,7 @@ class Replay {
   void tell_last() {
     if (rank_.rank() != 0 || last_.start_ns == 0) return;
     IterationNews& news = board_.iteration;
-    news.iteration = last_.number < 0 ? last_.number + options_.train.warmup : last_.number;
+    news.iteration = last_.number < 0 ? last_.number + options_.scenario_warmup : last_.number;
     news.warmup = last_.number < 0 ? 1 : 0;
     news.start_ns = last_.start_ns;
     std::copy_n(board_.times[last_.number & 1], rank_.ranks(), news.ranks);
@@ -409,6 +408,17 @@ class Replay {
 };
 
 }  // namespace
+
+uint64_t union_ns(std::vector<std::pair<uint64_t, uint64_t>> stretches) {
+  std::sort(stretches.begin(), stretches.end());
+  uint64_t total = 0, covered_to = 0;
+  for (const auto& [begin, end] : stretches) {
+    const uint64_t from = std::max(begin, covered_to);
+    if (end > from) total += end - from;
+    covered_to = std::max(covered_to, end);
+  }
+  return total;
+}
 
 IterationTimes times_of(const std::vector<Stretch>& stretches) {
   std::vector<std::pair<uint64_t, uint64_t>> computing, communicating, either;

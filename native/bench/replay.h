@@ -2,6 +2,8 @@
 // The replay of a scenario's iterations as each rank runs it.
 #ifndef POWERCCL_BENCH_REPLAY_H
 #define POWERCCL_BENCH_REPLAY_H
+#include <cstdint>
+#include <utility>
 #include <vector>
 
 #include "bench/rank.h"
@@ -15,6 +17,9 @@ void run_scenario(const Options& options, const Scenario& scenario, Rank& rank);
 int iterations_of(const Options& options, const Scenario& scenario);
 // --seconds: as many as take about so long, and at least one.
 int iterations_in(double seconds, double iteration_s);
+
+// Total length of the union of stretches, which may overlap.
+uint64_t union_ns(std::vector<std::pair<uint64_t, uint64_t>> stretches);
 
 // A stretch of one stream's time, in ns since the iteration's start.
 struct Stretch {

@@ -16,7 +16,6 @@
 #include "bench/plan.h"
 #include "bench/sampler.h"
 #include "bench/scenario.h"
-#include "bench/train.h"
 
 namespace powerccl::bench {
 
@@ -78,8 +77,6 @@ class Report {
 
 std::unique_ptr<Report> sweep_report(const Options& options, const Setting& setting, const Launch& launch,
                                      const std::vector<Point>& plan);
-std::unique_ptr<Report> train_report(const Options& options, const Setting& setting, const Launch& launch,
-                                     const Model& model);
 std::unique_ptr<Report> scenario_report(const Options& options, const Setting& setting, const Launch& launch,
                                         const Scenario& scenario);
 

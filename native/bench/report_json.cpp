@@ -57,7 +57,7 @@ std::string version_of_cuda(int version) {
   return std::to_string(version / 1000) + "." + std::to_string(version % 1000 / 10);
 }
 
-constexpr const char* kModes[] = {"sweep", "train", "scenario", "serve"};  // as Mode
+constexpr const char* kModes[] = {"sweep", "scenario", "serve"};  // as Mode
 
 // The shape of what `matmul` multiplied, as --products takes it; nothing where nothing was.
 std::optional<std::string> products_of(const Options& options) {

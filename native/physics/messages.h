@@ -42,7 +42,6 @@ enum class Message : uint32_t {
   kCallback = 19,  // host function or copy: run by the client, awaited by the stream
   kWriteValue = 20,
   kCollective = 21,
-  kStopTimeBehind = 22,  // as kStopTime, once the stream has come so far
   // From the server, on the callback connection, and its answer.
   kRunCallback = 32,
   kCallbackDone = 33,
@@ -165,12 +164,6 @@ struct WriteValue {
   uint64_t offset;
   uint32_t value;
   uint32_t reserved;
-};
-
-struct StopTimeBehind {
-  StreamHeader to;
-  uint64_t stop;
-  uint64_t patience_ns;
 };
 
 struct Collective {  // followed by `payload_bytes` of payload, opaque to the core

@@ -39,8 +39,6 @@ size_t least_bytes(Message type) {
       return sizeof(WriteValue);
     case Message::kCollective:
       return sizeof(Collective);
-    case Message::kStopTimeBehind:
-      return sizeof(StopTimeBehind);
     case Message::kCallbackDone:
       return sizeof(CallbackDone);
     default:
@@ -188,12 +186,6 @@ bool Streams::begin_front(Key key, Stream& stream) {
     case Message::kCollective:
       begin_collective(key, stream);
       return false;
-    case Message::kStopTimeBehind: {
-      const StopTimeBehind& stop = as<StopTimeBehind>(message);
-      stop_time(stream.client, stop.stop, static_cast<Time>(std::min(stop.patience_ns, kLongestPatienceNs)));
-      complete_front(key, stream);
-      return true;
-    }
     default:
       complete_front(key, stream);
       return true;

@@ -122,8 +122,9 @@ def _recorded(
 ) -> tuple[Path, dict[str, Any]]:
     runs = folder / "runs"
     iterations = math.ceil(length_s / ITERATION_S)
-    job = ["powerccl-bench", "train", "-g", str(GPUS), "--forward-ms", "30", "--backward-ms", "60", "--buckets", "10M"]
-    job += ["-w", "0", "--iterations", str(iterations)]
+    step = folder / "step.scn"
+    step.write_text("streams comm\ncompute 30\ncompute 60\nsync compute\nall_reduce 10M on comm\n")
+    job = ["powerccl-bench", "scenario", str(step), "-g", str(GPUS), "-w", "0", "--iterations", str(iterations)]
     command = [sys.executable, "-m", "powerccl", "run", "--runs-dir", str(runs), "--name", "job", "--policy", "observe"]
     before = set(runs.glob("*"))
     said = run_command([*command, "--interval-ms", str(interval_ms), "--", *job], environment, 60 + 4 * length_s)

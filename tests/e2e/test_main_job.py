@@ -15,6 +15,7 @@ import polars as pl
 import pytest
 from harness import Powerccl, eventually
 
+from powerccl.demo.training import MODELS
 from powerccl.patterns import PATTERNS
 from powerccl.traces import tables
 from powerccl.traces.folder import RunData, read_run
@@ -78,7 +79,7 @@ def test_percall_lowers_the_clock_while_communicating(powerccl: Powerccl) -> Non
     """The replayed step: the same time, less energy, and the clock low in communication alone."""
     found = {}
     for policy in ("observe", "per-call"):
-        command = [powerccl.bench, "train", "--model", "microllama", "--iterations", "4"]
+        command = [powerccl.bench, "scenario", str(MODELS / "microllama.scn"), "--iterations", "4"]
         out = f"{policy}.json"
         options = ["--emulate", "t4x8", "--policy", policy, "--platform", "t4x8", "--name", policy, "--json", out]
         done = powerccl("run", *options, "--", *command)

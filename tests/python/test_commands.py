@@ -335,8 +335,8 @@ def test_bench_passes_arguments_and_code(tmp_path: Path) -> None:
     )
     result = powerccl("bench", "all_reduce", "-b", "1M", "--json", "x")
     assert (result.returncode, result.stdout) == (4, "all_reduce -b 1M --json x\n0\n")
-    result = powerccl("bench", "--emulate", "t4x8", "--", "train", "--help")
-    assert (result.returncode, result.stdout) == (4, "train --help\n1\n")
+    result = powerccl("bench", "--emulate", "t4x8", "--", "scenario", "--help")
+    assert (result.returncode, result.stdout) == (4, "scenario --help\n1\n")
 
 
 PROFILE = ("profile", "--emulate", "t4x8", "--patterns", "all_reduce,gather", "--sizes", "1M:4M:2", "--out", "p.json")

@@ -24,6 +24,24 @@ TOGETHER = 2  # at a time: one job keeps a core busy
 PLATFORMS = {"t4x8": 8, "a100x4": 4, "h200x4": 4, "h200x4-sockets": 4, "a100x8-two-nodes": 8}
 PATTERNS = ("all_reduce", "broadcast", "reduce", "all_gather", "reduce_scatter", "send_receive", "all_to_all")
 SCENARIOS = ("ddp", "exposed", "fsdp", "graph", "moe", "pp", "shift", "straggler", "tp", "zero1")
+# A training step's gradients, all-reduced after the backward pass or beside it.
+AFTER_BACKWARD = """streams comm
+compute {forward}
+compute {half}
+compute {half}
+sync compute
+all_reduce 1M on comm
+all_reduce 4M on comm
+"""
+BESIDE_BACKWARD = """streams comm
+compute {forward}
+compute {half}
+wait compute on comm
+all_reduce 1M on comm
+compute {half}
+wait compute on comm
+all_reduce 4M on comm
+"""
 FOREIGN = ("POWERCCL_", "NCCL_", "SLURM_", "OMPI_", "PMI")
 SIZES = ("16K", "128K", "1M", "4M")
 
@@ -82,14 +100,14 @@ def record_all(native: NativeFiles, jobs: Sequence[Job], folder: Path) -> list[P
 
 
 def random_job(seed: int) -> Job:
-    """A short job: a sweep, a replayed training step or a scenario; platform, links, sizes, ranks, policy by chance."""
+    """A short job: a sweep, a training step or a scenario; platform, links, sizes, ranks, policy by chance."""
     chance = random.Random(seed)
     platform = chance.choice(list(PLATFORMS))
-    kind = chance.choice(("sweep", "sweep", "scenario", "train"))
+    kind = chance.choice(("sweep", "sweep", "scenario", "step"))
     ranks = chance.choice((2, 4, 4, PLATFORMS[platform]))
     if kind == "scenario":
         ranks = 4 if PLATFORMS[platform] == 4 else chance.choice((4, 8))
-    settings = []
+    settings, files = [], {}
     if chance.random() < 0.3:
         settings.append(f"link_scale={chance.choice((0.5, 2, 4))}")
     policy = chance.choice(("observe", "observe", "per-call", "auto", "auto"))
@@ -101,15 +119,16 @@ def random_job(seed: int) -> Job:
         patterns = chance.sample(PATTERNS, chance.choice((1, 1, 2)))
         command = ["powerccl-bench", *patterns, "-b", SIZES[low], "-e", SIZES[high], "-f", "4", "-w", "1", "-c", "0"]
         command += ["-n", str(chance.choice((1, 3, 10))), "--min-time", str(chance.choice((0, 0.05, 0.1)))]
-    elif kind == "train":
-        command = ["powerccl-bench", "train", "--iterations", "2", "-w", "1", "--buckets", "1M,4M"]
-        command += ["--forward-ms", str(chance.choice((5, 20))), "--backward-ms", str(chance.choice((10, 40)))]
-        command += ["--overlap", chance.choice(("none", "backward"))]
+    elif kind == "step":
+        forward_ms, backward_ms = chance.choice((5, 20)), chance.choice((10, 40))
+        step = chance.choice((AFTER_BACKWARD, BESIDE_BACKWARD)).format(forward=forward_ms, half=backward_ms // 2)
+        files = {f"step-{seed}.scn": step}  # jobs share a folder
+        command = ["powerccl-bench", "scenario", *files, "--iterations", "2", "-w", "1"]
     else:
         file = ROOT / "bench/scenarios" / f"{chance.choice(SCENARIOS)}.scn"
         command = ["powerccl-bench", "scenario", str(file), "--iterations", str(chance.choice((1, 3, 6))), "-w", "1"]
     name = ":".join([platform, ",".join(settings)]) if settings else platform
-    return Job(name, (*command, "-g", str(ranks)), policy, tuple(options))
+    return Job(name, (*command, "-g", str(ranks)), policy, tuple(options), files)
 
 
 def recorded(folder: Path) -> list[Path]:

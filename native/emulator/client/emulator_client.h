@@ -69,8 +69,6 @@ CUresult pwe_resolve(CUdeviceptr pointer, size_t bytes, pwe_memory* memory);
 // For what is timed: emulated time must not depend on how busy the host is.
 // Model time stands still for all clients until pwe_start_time, or for `patience_ns` of real time, at most a minute.
 CUresult pwe_stop_time(uint64_t patience_ns, uint64_t* stop);
-// The same, once the stream has come so far: what waits for the stream then has no hurry.
-CUresult pwe_stop_time_behind(CUstream stream, uint64_t patience_ns, uint64_t* stop);
 // CUDA_ERROR_NOT_READY: it went on before.
 CUresult pwe_start_time(uint64_t stop);
 // What this thread submits counts as submitted at that moment (CLOCK_MONOTONIC); 0: when it is submitted.
@@ -80,8 +78,6 @@ void pwe_submit_as_of(uint64_t stamp_ns);
 void pwe_set_moves_data(int moves);
 int pwe_moves_data(void);
 
-// When the event was recorded, CLOCK_MONOTONIC in model time. CUDA_ERROR_NOT_READY: it has not been yet.
-CUresult pwe_event_time(CUevent event, uint64_t* time_ns);
 // What the event's GPU had used when it was recorded, in uJ since the server started. CUDA_ERROR_NOT_READY: it has not
 // been yet.
 CUresult pwe_event_energy(CUevent event, double* energy_uj);

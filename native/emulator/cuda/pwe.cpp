@@ -133,19 +133,6 @@ CUresult pwe_stop_time(uint64_t patience_ns, uint64_t* stop) {
   return reply.error == 0 ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
-CUresult pwe_stop_time_behind(CUstream handle, uint64_t patience_ns, uint64_t* stop) {
-  State& state = State::get();
-  if (const CUresult ready = state.ready(); ready != CUDA_SUCCESS) return ready;
-  const std::lock_guard lock(state.mutex);
-  StreamState* stream = state.stream_of(handle);
-  if (stream == nullptr || stream->capture != nullptr) return CUDA_ERROR_INVALID_HANDLE;
-  if (stop == nullptr) return CUDA_ERROR_INVALID_VALUE;
-  StopTimeBehind message{};
-  message.stop = *stop = ++last_stop;
-  message.patience_ns = patience_ns;
-  return state.submit(*stream, message.to, sizeof message, Message::kStopTimeBehind);
-}
-
 CUresult pwe_start_time(uint64_t stop) {
   State& state = State::get();
   if (const CUresult ready = state.ready(); ready != CUDA_SUCCESS) return ready;
@@ -167,13 +154,6 @@ void pwe_set_moves_data(int moves) {
 
 int pwe_moves_data(void) {
   return data_moves ? 1 : 0;
-}
-
-CUresult pwe_event_time(CUevent event, uint64_t* time_ns) {
-  const EventSlot* slot = nullptr;
-  const CUresult result = recorded(event, &slot);
-  if (result == CUDA_SUCCESS) *time_ns = slot->time_ns.load(std::memory_order_relaxed);
-  return result;
 }
 
 CUresult pwe_event_energy(CUevent event, double* energy_uj) {

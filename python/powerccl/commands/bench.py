@@ -30,11 +30,11 @@ _RANK_VARIABLES = ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK")
 @click.option(
     "--mpiexec", default="", metavar="PATH", help="With --mpi: launcher of the ranks.  [default: mpiexec in PATH]"
 )
-@click.argument("arguments", nargs=-1, type=click.UNPROCESSED, metavar="[PATTERN|train|TEST] [OPTIONS]...")
+@click.argument("arguments", nargs=-1, type=click.UNPROCESSED, metavar="[PATTERN|scenario|TEST] [OPTIONS]...")
 def command(
     emulate: str, mpi: bool, count: int | None, ranks: int | None, mpiexec: str, arguments: tuple[str, ...]
 ) -> int:
-    """Measure collectives, or replay a training step.
+    """Measure collectives, or replay the job of a scenario file.
 
     Bench starts powerccl-bench. OPTIONS are those of NCCL tests and more; `powerccl bench -- --help` lists them.
     The exit code is powerccl-bench's.
@@ -45,7 +45,7 @@ def command(
 
     \b
     powerccl bench --emulate t4x8 all_reduce -b 1M -e 64M -f 2
-    powerccl bench train --model microllama
+    powerccl bench scenario bench/scenarios/ddp.scn
     powerccl bench --mpi -n 4 allreduce -b 8 -e 1M
     powerccl run -- powerccl bench --mpi stencil --imbalance-pct 20
     """  # noqa: D301 - click's mark for text that is not to be wrapped

@@ -95,7 +95,6 @@ def _kind(path: Path, document: Json) -> str:
     mode = str(document.get("mode"))
     kinds = {
         "sweep": SWEEP,
-        "train": REPLAY,
         "scenario": REPLAY,
         "point_to_point": MPI_SWEEP,
         "collective": MPI_SWEEP,
@@ -248,11 +247,8 @@ def _mpi_sweep(member: Member, document: Json) -> None:
 _REPLAYED = (
     ("step", "s", "step_ms", 1e-3),
     ("computation", "s", "compute_ms", 1e-3),
-    ("forward", "s", "forward_ms", 1e-3),
-    ("backward", "s", "backward_ms", 1e-3),
     ("communication", "s", "communication_ms", 1e-3),
     ("exposed communication", "s", "exposed_ms", 1e-3),
-    ("exposed communication", "s", "sync_ms", 1e-3),
     ("energy of a step, all GPUs", "J", "joules_all_gpus", 1.0),
     ("power, mean of the GPUs", "W", "watts_per_gpu", 1.0),
     ("SM clock", "Hz", "sm_clock_mhz", 1e6),
@@ -261,9 +257,8 @@ _REPLAYED = (
 
 def _replay(member: Member, document: Json) -> None:
     _about(member, document)
-    for name in ("model", "scenario"):
-        if isinstance(document.get(name), dict):
-            member.facts["replays"] = str(document[name].get("name"))
+    if isinstance(document.get("scenario"), dict):
+        member.facts["replays"] = str(document["scenario"].get("name"))
     steps = [row for row in document["results"] if not row.get("warmup")]
     for what, unit, name, factor in _REPLAYED:
         numbers = [row[name] * factor for row in steps if isinstance(row.get(name), (int, float))]

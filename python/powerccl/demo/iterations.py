@@ -31,14 +31,8 @@ class Iteration(msgspec.Struct):
     end_ns: int
 
 
-class TrainModel(msgspec.Struct):
-    """The replayed model."""
-
-    name: str
-
-
 class TrainResult(msgspec.Struct):
-    """What is read of `powerccl-bench train --json`."""
+    """What is read of `powerccl-bench scenario --json`."""
 
     finished: bool
     emulated: bool
@@ -46,7 +40,6 @@ class TrainResult(msgspec.Struct):
     gpu: str
     results: list[Iteration]
     error: str | None = None
-    model: TrainModel | None = None
 
 
 @dataclass
@@ -67,7 +60,7 @@ class Training:
 
 
 def read_train_result(path: Path) -> TrainResult:
-    """Read `powerccl-bench train --json`.
+    """Read `powerccl-bench scenario --json`.
 
     Raises:
         OSError, msgspec.MsgspecError: there is none, or it is of another kind.

@@ -15,6 +15,7 @@ from powerccl.launch.request import Request
 from powerccl.platforms.catalog import BUILTIN
 
 PLATFORM = "t4x8"
+MODELS = Path(__file__).parent / "models"  # their scenario files
 PROFILE = str(BUILTIN / f"{PLATFORM}.json")
 
 
@@ -26,10 +27,10 @@ def train(model: str, policy: str, iterations: int, runs: Path, say: Callable[[s
         KeyboardInterrupt: a signal ended the job.
     """
     with tempfile.TemporaryDirectory(prefix="powerccl-demo-") as folder:
-        written = Path(folder) / "train.json"
-        program = str(find_native().path(BENCH))
+        written = Path(folder) / "scenario.json"
+        program, count = str(find_native().path(BENCH)), ("--iterations", str(iterations))
         request = Request(
-            command=[program, "train", "--model", model, "--iterations", str(iterations), "--json", str(written)],
+            command=[program, "scenario", str(MODELS / f"{model}.scn"), *count, "--json", str(written)],
             policy=policy,
             platform=PROFILE if policy != "observe" else "",
             emulate=PLATFORM,

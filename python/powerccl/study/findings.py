@@ -112,7 +112,7 @@ class Steps(msgspec.Struct):
 
 
 def read_steps(path: Path) -> Steps | None:
-    """Iterations from a job's own file: examples/train_gpt.py's or `powerccl-bench train|scenario --json`.
+    """Iterations from a job's own file: examples/train_gpt.py's or `powerccl-bench scenario --json`.
 
     Both name each iteration's start_ns and end_ns on CLOCK_MONOTONIC, and which are warm-up. None: no such file.
     """

@@ -285,31 +285,32 @@ TEST_F(Emulated, RanksOfALauncherMeet) {
   EXPECT_EQ(json("d.launch, d.ranks, d.summary.wrong"), "launcher 2 0");
 }
 
-TEST_F(Emulated, TrainingStepHasItsPhases) {
-  measured("train --model microllama --iterations 2 -w 1");
-  EXPECT_EQ(json("d.mode, len(rs), d.summary.iterations, d.model.name"), "train 3 2 microllama");
-  const double sync_ms = std::stod(json("d.summary.sync_ms"));
-  EXPECT_GT(sync_ms, 400);
-  EXPECT_LT(sync_ms, 600);
-  EXPECT_EQ(json("all(r.start_ns < r.forward_end_ns < r.backward_end_ns <= "
-                 "r.buckets[0].start_ns < r.end_ns for r in rs)"),
-            "True");
-  EXPECT_EQ(json("all(0 < r.communication_joules_per_gpu < r.joules_per_gpu for r in rs[1:])"), "True");
+TEST_F(Emulated, AModelsStepHasItsTimes) {
+  measured("scenario " POWERCCL_MODELS "/microllama.scn --iterations 2 -w 1");
+  EXPECT_EQ(json("d.mode, len(rs), d.summary.iterations, d.scenario.name"), "scenario 3 2 microllama");
+  const double exposed_ms = std::stod(json("d.summary.exposed_ms"));
+  EXPECT_GT(exposed_ms, 400);
+  EXPECT_LT(exposed_ms, 600);
+  EXPECT_EQ(json("all(r.joules_per_gpu > 0 for r in rs[1:])"), "True");
 }
 
 TEST_F(Emulated, EnergyOfShortStepsComesFromAllOfThem) {
-  measured("train --forward-ms 6 --backward-ms 9 --buckets 1M --iterations 12 -g 2");
-  EXPECT_EQ(json("d.summary.joules_from, rs[-1].joules_per_gpu"), "stretch None");
+  std::ofstream(file("a.scn")) << "compute 15\nsync compute\nall_reduce 1M\n";
+  measured("scenario " + file("a.scn") + " --seconds 1.5 -g 2");
+  EXPECT_EQ(json("rs[-1].joules_per_gpu"), "None");
   EXPECT_GT(std::stod(json("d.summary.watts_per_gpu")), 30);
+  EXPECT_GT(std::stod(json("d.summary.joules_per_iteration")), 0);
 }
 
 TEST_F(Emulated, OverlapHidesCommunication) {
-  const std::string words =
-      "train --forward-ms 20 --backward-ms 120 --buckets 16M,16M,16M --iterations 2 -w 1 -g 4 --no-energy";
-  EXPECT_EQ(bench(words + " --overlap none --json " + file("none.json")).code, 0);
-  EXPECT_EQ(bench(words + " --overlap backward --json " + file("beside.json")).code, 0);
-  const double exposed = std::stod(json("d.summary.sync_ms", "none.json"));
-  const double hidden = std::stod(json("d.summary.sync_ms", "beside.json"));
+  const std::string end = " --iterations 2 -w 1 -g 4 --no-energy --json ";
+  std::ofstream(file("none.scn")) << "streams comm\ncompute 140\nsync compute\nrepeat 3\nall_reduce 16M on comm\nend\n";
+  std::ofstream(file("beside.scn")) << "streams comm\ncompute 20\nrepeat 3\ncompute 40\nwait compute on comm\n"
+                                       "all_reduce 16M on comm\nend\n";
+  EXPECT_EQ(bench("scenario " + file("none.scn") + end + file("none.json")).code, 0);
+  EXPECT_EQ(bench("scenario " + file("beside.scn") + end + file("beside.json")).code, 0);
+  const double exposed = std::stod(json("d.summary.exposed_ms", "none.json"));
+  const double hidden = std::stod(json("d.summary.exposed_ms", "beside.json"));
   EXPECT_LT(hidden, exposed * 0.8);
 }
 

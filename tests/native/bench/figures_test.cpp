@@ -11,7 +11,6 @@
 #include "bench/measurement.h"
 #include "bench/replay.h"
 #include "bench/sampler.h"
-#include "bench/train.h"
 
 namespace powerccl::bench {
 namespace {

@@ -12,7 +12,6 @@
 #include <utility>
 #include <vector>
 
-#include "bench/train.h"
 #include "bench/values.h"
 #include "refusal.h"
 
@@ -78,7 +77,7 @@ TEST(Options, MayStandAnywhereAndTheLastCounts) {
 }
 
 TEST(Options, HelpAndVersionAreSaidInstead) {
-  EXPECT_NE(parse("train --help").says.find("--backward-ms X "), std::string::npos);
+  EXPECT_NE(parse("scenario --help").says.find("--products TxWxH "), std::string::npos);
   EXPECT_EQ(parse("--version").says, std::string(kVersion) + "\n");
 }
 
@@ -111,6 +110,7 @@ TEST(Options, OfEachMode) {
   const Options scenario = parse("scenario a.scn --compute matmul --seconds 2.5");
   EXPECT_EQ(scenario.compute, Beside::kMatmul);
   EXPECT_EQ(scenario.seconds, 2.5);
+  EXPECT_EQ(scenario.scenario_warmup, 2);
   EXPECT_EQ(parse("scenario a.scn").compute, Beside::kNothing);
   EXPECT_EQ(parse("scenario a.scn --compute fma").compute, Beside::kNothing);
   const Products usual = parse("all_reduce").products;
@@ -145,9 +145,8 @@ constexpr std::pair<const char*, const char*> kWrong[] = {
     {"all_reduce --products 2048x4096x14336x1", "--products"},
     {"all_reduce --products=", "--products"},
     {"all_reduce --seconds 2", "--seconds is for scenario"},
-    {"train all_reduce", "train"},
-    {"train --clocks 900,600", "--clock"},
-    {"train --compute memory", "--compute is for scenario"},
+    {"all_reduce --compute memory", "--compute is for scenario"},
+    {"scenario a.scn --clocks 900,600", "--clock"},
     {"scenario", "which file"},
     {"scenario a.scn all_reduce", "scenario takes no pattern"},
     {"scenario a.scn --compute nothing", "'nothing'"},
@@ -170,42 +169,6 @@ TEST(Options, SayWhatIsWrong) {
     const std::string said = refusal(line);
     EXPECT_NE(said.find(says), std::string::npos) << line << ": " << said;
     EXPECT_NE(said, "") << line;
-  }
-}
-
-TEST(Train, ModelsAreReplacedPartByPart) {
-  const Options options =
-      parse("train --model gpt2 --backward-ms 5 --buckets 1M,2M --overlap backward --dtype bfloat16 --iterations 3");
-  EXPECT_EQ(options.mode, Mode::kTrain);
-  EXPECT_EQ(options.train.iterations, 3);
-  const Model model = model_of(options.train);
-  EXPECT_EQ(model.name, "gpt2");
-  EXPECT_EQ(model.forward_ms, 47);
-  EXPECT_EQ(model.backward_ms, 5);
-  EXPECT_EQ(model.buckets_bytes, (std::vector<size_t>{1 << 20, 2 << 20}));
-  EXPECT_EQ(model.overlap, Overlap::kBackward);
-  EXPECT_EQ(model.type, Type::kBfloat16);
-  EXPECT_EQ(model.buckets_source, "given");
-}
-
-TEST(Train, UnknownModelIsNamed) {
-  TrainOptions options;
-  options.model = "gpt5";
-  EXPECT_THROW(model_of(options), Failure);
-}
-
-TEST(Train, PresetsCommunicateAsPublished) {
-  for (const Model& model : models()) {
-    double bytes = 0;
-    for (const size_t bucket : model.buckets_bytes) bytes += static_cast<double>(bucket);
-    const double communication_ms = bytes * bus_factor(Pattern::kAllReduce, 8) / 3e9 * 1e3;
-    const double share = communication_ms / (communication_ms + model.forward_ms + model.backward_ms);
-    if (model.name == "microllama") {
-      EXPECT_NEAR(communication_ms, 440, 12);
-    } else {
-      EXPECT_GT(share, 0.23) << model.name;
-      EXPECT_LT(share, 0.64) << model.name;
-    }
   }
 }
 

@@ -24,6 +24,24 @@ Refusal refusal(const std::string& text) {
   return tests::refusal_of([&] { parsed(text); });
 }
 
+TEST(Scenario, TheDemosModelsCommunicateAsPublished) {
+  for (const std::string name : {"microllama", "opt", "gpt2", "distilgpt2"}) {
+    double bytes = 0, compute_ms = 0;
+    for (const Operation& each : read_scenario(POWERCCL_MODELS "/" + name + ".scn").sections[0].operations) {
+      if (each.act == Act::kCompute) compute_ms += each.ms;
+      if (each.act == Act::kCollective) bytes += static_cast<double>(each.bytes);
+    }
+    const double communication_ms = bytes * bus_factor(Pattern::kAllReduce, 8) / 3e9 * 1e3;
+    const double share = communication_ms / (communication_ms + compute_ms);
+    if (name == "microllama") {
+      EXPECT_NEAR(communication_ms, 440, 12);
+    } else {
+      EXPECT_GT(share, 0.23) << name;
+      EXPECT_LT(share, 0.64) << name;
+    }
+  }
+}
+
 TEST(Scenario, AKernelMaySayWhatOfItNoClockChanges) {
   const auto operations = parsed("compute 5 memory 75% vary 10%\ncompute 5\n").sections[0].operations;
   EXPECT_DOUBLE_EQ(operations[0].memory, 0.75);
