@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Print, one a line, requirements of pyproject.toml: list-requirements.py PYPROJECT ARRAY...
 
-ARRAY is `dependencies`, an extra (without the extras that it names) or a dependency group. Needed because `pip install --group` is not everywhere yet and tomllib is
-missing before Python 3.11.
+ARRAY is `dependencies`, an extra (without the extras that it names) or a dependency group. Needed because
+`pip install --group` is not everywhere yet and tomllib is missing before Python 3.11.
 """
 
 import re

@@ -27,7 +27,8 @@ Refusal refusal(const std::string& text) {
 TEST(Scenario, TheDemosModelsCommunicateAsPublished) {
   for (const std::string name : {"microllama", "opt", "gpt2", "distilgpt2"}) {
     double bytes = 0, compute_ms = 0;
-    for (const Operation& each : read_scenario(POWERCCL_MODELS "/" + name + ".scn").sections[0].operations) {
+    const Scenario model = read_scenario(POWERCCL_MODELS "/" + name + ".scn");
+    for (const Operation& each : model.sections[0].operations) {
       if (each.act == Act::kCompute) compute_ms += each.ms;
       if (each.act == Act::kCollective) bytes += static_cast<double>(each.bytes);
     }
