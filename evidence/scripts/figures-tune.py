@@ -1,9 +1,8 @@
 #!/usr/bin/env python3
 """Measure `powerccl tune` on an emulated server: a flat map name -> {value, unit, low, high, n}.
 
-What a search finds over sockets, how many trials it makes a minute against a process a trial, how many trials it takes
-with and without the narrowed space, and what two workers gain. Every gain is emulated: it shows that the search works,
-not what NCCL gives. Trials a minute are this machine's.
+What a search finds over sockets, how many trials it makes a minute against a process a trial, and what two workers
+gain. Every gain is emulated: it shows that the search works, not what NCCL gives. Trials a minute are this machine's.
 """
 
 import argparse
@@ -38,26 +37,6 @@ def tune(folder: Path, *options: str) -> Result:
     return found
 
 
-def outcomes(result: Result) -> list[dict[str, object]]:
-    """Configurations that were measured, in order."""
-    found = result["outcomes"]
-    assert isinstance(found, list)
-    return [outcome for outcome in found if outcome["stage"] != "defaults"]
-
-
-def trials_to_within(result: Result, best: float, share: float = 0.02) -> int | None:
-    """How many configurations until one is within that share of `best`; None if none is."""
-    for number, outcome in enumerate(outcomes(result), 1):
-        if outcome["status"] == "done" and float(str(outcome["value"])) <= best * (1 + share):
-            return number
-    return None
-
-
-def best_of(result: Result) -> float:
-    """The least value of a search."""
-    return min(float(str(outcome["value"])) for outcome in outcomes(result) if outcome["status"] == "done")
-
-
 def sizes(folder: Path, seconds: int) -> Figures:
     """What is gained at each size, confirmed."""
     found: Figures = {}
@@ -74,7 +53,7 @@ def sizes(folder: Path, seconds: int) -> Figures:
 
 def rates(folder: Path) -> Figures:
     """Trials a minute, against processes that start for each."""
-    result = tune(folder / "rate", "--sizes", "1M", "--time", "60s", "--no-narrow", "--no-rules")
+    result = tune(folder / "rate", "--sizes", "1M", "--time", "60s", "--no-rules")
     seconds = []
     for _ in range(5):
         began = time.monotonic()
@@ -89,27 +68,12 @@ def rates(folder: Path) -> Figures:
     }
 
 
-def narrowing(folder: Path, trials: int, seeds: int) -> Figures:
-    """Trials to within 2 % of the best that any of these searches found."""
-    options = ["--sizes", "64M", "--trials", str(trials), "--time", "10m", "--no-rules"]
-    wide = [tune(folder / f"wide-{s}", *options, "--seed", str(s), "--no-narrow") for s in range(1, seeds + 1)]
-    narrowed = [tune(folder / f"narrowed-{s}", *options, "--seed", str(s)) for s in range(1, seeds + 1)]
-    best = min(map(best_of, wide + narrowed))
-    found: Figures = {}
-    for name, results in (("wide", wide), ("narrowed", narrowed)):
-        counts = [trials_to_within(result, best) for result in results]
-        found[f"tune.trials_to_2pct.{name}"] = figure([float(c or trials) for c in counts], "trials", 0)
-        found[f"tune.trials_to_2pct.{name}.reached"] = figure([sum(c is not None for c in counts)], "searches", 0)
-        found[f"tune.best.{name}"] = figure([best_of(result) for result in results], "of the defaults", 4)
-    return found
-
-
 def workers(folder: Path, trials: int) -> Figures:
     """Seconds to the same number of configurations with one worker, and with two: of energy, which is mostly waiting,
     as on GPUs everything is that two workers would have of their own.
     """
     options = ["--sizes", "64M", "--objective", "energy", "--trials", str(trials), "--time", "10m"]
-    options += ["--no-narrow", "--no-rules"]
+    options.append("--no-rules")
     seconds = []
     for count in (1, 2):
         shared = folder / f"workers-{count}"
@@ -136,9 +100,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=ROOT / "build/figures/tune.json")
     parser.add_argument("--keep", type=Path, metavar="FILE", help="also write them as evidence/results keeps figures")
     parser.add_argument("--seconds", type=int, default=60, help="of each search over one size")
-    parser.add_argument("--trials", type=int, default=120, help="of each search whose trials are counted")
-    parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--only", default="sizes,rates,narrowing,workers")
+    parser.add_argument("--only", default="sizes,rates,workers")
     options = parser.parse_args()
     figures: Figures = {}
     with tempfile.TemporaryDirectory() as scratch:
@@ -147,7 +109,6 @@ def main() -> None:
         steps = {
             "sizes": lambda: sizes(folder, options.seconds),
             "rates": lambda: rates(folder),
-            "narrowing": lambda: narrowing(folder, options.trials, options.seeds),
             "workers": lambda: workers(folder, 160),
         }
         for name in options.only.split(","):

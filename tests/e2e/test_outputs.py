@@ -18,7 +18,7 @@ TUNE = ("tune", "all_reduce", "--sizes", "1M", "--emulate", "t4x8", "--gpus", "2
 WORDS = {
     "bench": BENCH,
     "profile": (*PROFILE, "--no-computing", "--out", f"{NAME}.json"),  # also what powerccld calls it
-    "tune": (*TUNE, "--no-rules", "--no-narrow", "--out", NAME),
+    "tune": (*TUNE, "--no-rules", "--out", NAME),
     "run": ("run", "--emulate", "t4x8", "--name", NAME, "--", "powerccl-bench", *SWEEP),
 }
 

@@ -87,7 +87,7 @@ main()
 
 def test_the_best_way_is_found_and_applied(powerccl: Powerccl, recorded: Path) -> None:
     """Found by replaying the iteration, confirmed, and given to a job of PyTorch by `run --tuned`."""
-    asked = ["--beside", str(recorded), "--emulate", "h200x4", "--time", "75s", "--trials", "4", "--no-narrow"]
+    asked = ["--beside", str(recorded), "--emulate", "h200x4", "--time", "75s", "--trials", "4"]
     forbidden = [word for name in ("MAX_CTAS", "SYM_CTAS", "PROTO") for word in ("--forbid", f"NCCL_{name}")]
     command = [*asked, *forbidden, "--objective", "time", "--name", "found"]
     for _ in range(2):  # copies are begun by host threads: on a busy machine another way may be best for once

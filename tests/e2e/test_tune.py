@@ -96,7 +96,7 @@ def test_it_can_be_verified(tuned: Powerccl) -> None:
 
 @pytest.mark.slow
 def test_a_killed_search_goes_on(powerccl: Powerccl) -> None:
-    options = ("all_reduce", "--sizes", "1M", "--name", "cut", "--trials", "10", "--no-narrow", "--no-rules")
+    options = ("all_reduce", "--sizes", "1M", "--name", "cut", "--trials", "10", "--no-rules")
     running = powerccl.start("tune", *EMULATED, "--time", "60s", *options)
     journal = powerccl.folder / "tune/cut/study.journal"
     until = time.monotonic() + 60
@@ -116,7 +116,7 @@ def test_what_fails_or_hangs_does_not_end_the_search(powerccl: Powerccl) -> None
     only = [word for name in SEARCHED[2:] for word in ("--forbid", name)]
     done = tune(
         powerccl,
-        *("all_reduce", "--sizes", "1M", "--name", "hang", "--timeout", "1", "--no-narrow", "--no-rules", *only),
+        *("all_reduce", "--sizes", "1M", "--name", "hang", "--timeout", "1", "--no-rules", *only),
         seconds=20,
         POWERCCL_EMULATOR_HANGS=hangs,
     )
@@ -131,7 +131,7 @@ def test_what_fails_or_hangs_does_not_end_the_search(powerccl: Powerccl) -> None
 def test_what_nccl_refuses_does_not_end_the_search(powerccl: Powerccl) -> None:
     only = ("NCCL_BUFFSIZE", "NCCL_NTHREADS", "NCCL_MIN_CTAS", "NCCL_MAX_CTAS", "NCCL_CGA_CLUSTER_SIZE")
     forbid = [word for name in only for word in ("--forbid", name)]
-    options = ("all_reduce", "all_gather", "--sizes", "1M", "--name", "refused", "--no-narrow", "--no-rules")
+    options = ("all_reduce", "all_gather", "--sizes", "1M", "--name", "refused", "--no-rules")
     done = tune(powerccl, *options, "--parameter", "NCCL_ALGO=NVLS,Ring", *forbid)
     assert done.code == 0, done.err
     outcomes = result(powerccl, "refused")["outcomes"]
@@ -142,7 +142,7 @@ def test_what_nccl_refuses_does_not_end_the_search(powerccl: Powerccl) -> None:
 
 @pytest.mark.slow
 def test_energy_can_be_the_objective(powerccl: Powerccl) -> None:
-    options = ("all_reduce", "--sizes", "64M", "--name", "energy", "--no-narrow", "--no-rules")
+    options = ("all_reduce", "--sizes", "64M", "--name", "energy", "--no-rules")
     done = tune(powerccl, *options, "--objective", "energy@slowdown=1%", seconds=40)
     assert done.code == 0, done.err
     profile = result(powerccl, "energy")["profile"]
@@ -153,7 +153,7 @@ def test_energy_can_be_the_objective(powerccl: Powerccl) -> None:
 def test_a_run_says_what_is_tuned(powerccl: Powerccl) -> None:
     bench = (powerccl.bench, "all_reduce", "all_gather", "-b", "1M", "-e", "16M", "-f", "16", "-c", "0", "-n", "5")
     assert powerccl("run", *EMULATED, "--name", "job", "--", *bench).code == 0
-    done = tune(powerccl, "--from", str(powerccl.runs[-1]), "--name", "of-run", "--no-narrow", "--no-rules")
+    done = tune(powerccl, "--from", str(powerccl.runs[-1]), "--name", "of-run", "--no-rules")
     assert done.code == 0, done.err
     assert "all_gather" in done.out and "█" in done.out
     cases = {(each["pattern"], each["size_bytes"]) for each in result(powerccl, "of-run")["profile"]["confirmed"]}
@@ -188,7 +188,7 @@ def test_buffers_in_symmetric_windows_have_a_search_of_their_own(powerccl: Power
     forbidden = [f"--forbid={each.name}" for each in space.parameters if each.name not in searched]
     done = powerccl(
         *("tune", "all_gather", "--symmetric", "--sizes", "256M", "--emulate", "h200x4", "--time", "20s"),
-        *("--no-narrow", "--name", "windows", *forbidden),
+        *("--name", "windows", *forbidden),
         POWERCCL_EMULATOR_NCCL_VERSION="2.30.7",
         POWERCCL_EMULATOR_MOVE_DATA="0",
     )

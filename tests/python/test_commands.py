@@ -484,7 +484,7 @@ def test_a_verb_whose_extra_is_missing_names_it(work: Path, words: tuple[str, ..
 
 def test_extras_are_those_of_the_package() -> None:
     text = (Path(__file__).parents[2] / "pyproject.toml").read_text()
-    renamed = {"nvidia_ml_py": "pynvml", "scikit_learn": "sklearn"}
+    renamed = {"nvidia_ml_py": "pynvml"}
     for extra in set(EXTRAS.values()):
         array = re.search(rf"^{extra} = \[(.*?)^\]", text, re.MULTILINE | re.DOTALL)
         assert array is not None

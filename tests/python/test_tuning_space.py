@@ -129,29 +129,9 @@ def test_a_fixed_value_outlives_a_conflict() -> None:
     assert space.mend({"NCCL_MAX_CTAS": "4"}) == {"NCCL_MIN_CTAS": "16"}
 
 
-def test_a_narrowed_space_keeps_what_was_fixed() -> None:
-    space = make_space(machine("sockets"), ["all_reduce"], {}, fix=["NCCL_MIN_CTAS=16"])
-    narrow = space.narrowed(["NCCL_BUFFSIZE"], {"NCCL_NTHREADS": "256", "NCCL_BUFFSIZE": "1048576"})
-    assert [p.name for p in narrow.parameters] == ["NCCL_BUFFSIZE"]
-    assert narrow.mend({}) == {"NCCL_MIN_CTAS": "16", "NCCL_NTHREADS": "256"}
-    assert narrow.size == len(narrow.parameters[0].choices) < space.size
-
-
 def test_likeness_prefers_the_same_machine() -> None:
     here = machine("sockets")
     assert here.likeness(here) == 4
     assert here.likeness(machine("sockets", nccl="2.27.3")) == 3
     assert here.likeness(machine("nvlink")) == 0
     assert here.likeness(Machine("Tesla T4", 4, 1, "2.28.9", ("sockets",))) == 0
-
-
-def test_the_values_next_to_one_are_those_beside_it() -> None:
-    known = {p.name: p for p in read_data()[0]}
-    ctas = known["NCCL_MIN_CTAS"]  # the default, 1, is the first of its values
-    assert ctas.next_to("") == ("2",)
-    assert ctas.next_to("2") == ("", "4")
-    assert ctas.next_to("32") == ("16",)
-    sockets = known["NCCL_NSOCKS_PERTHREAD"]  # the default is none of its values
-    assert sockets.next_to("") == sockets.values
-    assert sockets.next_to("4") == ("2", "8", "")
-    assert sockets.next_to("3") == sockets.choices  # of a profile that another space made

@@ -1,22 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """The search over a made-up machine: what it finds, what it avoids, and that it can be taken up again."""
 
-import io
-from itertools import pairwise
 from pathlib import Path
 
 import pytest
 from tuning_bench import MACHINE, MadeUpBench
 
 from powerccl.bench.workload import Case, given
-from powerccl.console import Console
 from powerccl.errors import PowercclError
-from powerccl.platforms.parameters import make_space
-from powerccl.tune.found import Found
-from powerccl.tune.importance import importances, what_matters
+from powerccl.platforms.parameters import Space, make_space
 from powerccl.tune.objective import parse_objective
-from powerccl.tune.refine import refine, simplify
-from powerccl.tune.report import print_found
+from powerccl.tune.simplify import simplify
 from powerccl.tune.study import FAILED_VALUE, Limits, Outcome, Study
 
 CASES = given("all_reduce", "1M,64M").cases
@@ -29,10 +23,21 @@ PARAMETERS = (
 )
 
 
+def space_of(names: tuple[str, ...]) -> Space:
+    space = make_space(MACHINE, ["all_reduce"], {})
+    space.parameters = [parameter for parameter in space.parameters if parameter.name in names]
+    return space
+
+
 def make_study(journal: Path, objective: str = "time", seed: int = 1, cases: list[Case] = CASES) -> Study:
-    every = make_space(MACHINE, ["all_reduce"], {})
-    space = every.narrowed(PARAMETERS, {})
-    return Study(journal, space, cases, parse_objective(objective), {"GPUs": MACHINE.gpu, "objective": objective}, seed)
+    return Study(
+        journal,
+        space_of(PARAMETERS),
+        cases,
+        parse_objective(objective),
+        {"GPUs": MACHINE.gpu, "objective": objective},
+        seed,
+    )
 
 
 def best_possible(bench: MadeUpBench) -> float:
@@ -125,66 +130,11 @@ def test_races_until_decided_and_gives_up_on_the_hopeless(tmp_path: Path) -> Non
     assert sum(o.rounds for o in outcomes) < 2.5 * len(outcomes)
 
 
-def test_a_front_of_time_and_energy(tmp_path: Path) -> None:
-    study = make_study(tmp_path / "j", "time,energy")
-    search(study, MadeUpBench(), 25)
-    front = study.front()
-    assert front and front[0].time < 0.8
-    assert all(a.time <= b.time and (a.energy or 0) > (b.energy or 0) for a, b in pairwise(front))
-
-
 def test_energy_within_a_slowdown_bound(tmp_path: Path) -> None:
     study = make_study(tmp_path / "j", "energy@slowdown=1%")
     search(study, MadeUpBench(), 40)
     best = study.best()
     assert best is not None and best.time <= 1.01 and best.energy is not None and best.energy < 0.6
-
-
-def test_importance_finds_what_matters_and_what_acts_together(tmp_path: Path) -> None:
-    study = make_study(tmp_path / "j")
-    search(study, MadeUpBench(), 70)
-    found = importances(study.space, study.outcomes(), study.spread)
-    kept = what_matters(found)
-    first = found[0]
-    assert first.sure and first.share > 0.2
-    assert any(each.better and each.gain < -0.1 for each in found if each.names == ("NCCL_NSOCKS_PERTHREAD",))
-    assert {"NCCL_NSOCKS_PERTHREAD", "NCCL_SOCKET_NTHREADS"} <= set(kept) or "NCCL_PROTO" in kept
-    assert "NCCL_IGNORE_CPU_AFFINITY" not in kept  # does nothing on this machine
-    pairs = {frozenset(each.names): each.share for each in found if len(each.names) == 2}
-    assert pairs[frozenset(("NCCL_NSOCKS_PERTHREAD", "NCCL_SOCKET_NTHREADS"))] > 0.02
-    assert importances(study.space, study.outcomes()[:5], study.spread) == []
-
-
-@pytest.mark.parametrize("seed", range(4))
-def test_nothing_matters_where_trials_differ_by_chance(tmp_path: Path, seed: int) -> None:
-    """Parameters that do nothing on this machine: 58 % of nothing is nothing, and no value of it is best."""
-    space = make_space(MACHINE, ["all_reduce"], {}).narrowed(["NCCL_MIN_CTAS", "NCCL_NTHREADS", "NCCL_LL_BUFFSIZE"], {})
-    study = Study(tmp_path / "j", space, CASES, parse_objective("time"), {}, seed)
-    study.search(MadeUpBench(noise=0.02, seed=seed), Limits(trials=40), lambda _: None)
-    found = importances(study.space, study.outcomes(), study.spread)
-    assert found and max(each.share for each in found) > 0.1
-    assert not [each for each in found if each.sure or each.better]
-    machine = Found(MACHINE, False, space, study.outcomes(), found, study.best(), study.front())
-    console = Console(width=100, record=True, file=io.StringIO())
-    print_found(console, machine, "none", "time")
-    text = console.export_text()
-    assert "what matters: nothing beyond chance" in text
-    assert "is best" not in text and "NCCL_MIN_CTAS" not in text
-
-
-def test_a_narrowed_search_keeps_the_rest_as_the_best_had_it(tmp_path: Path) -> None:
-    bench = MadeUpBench()
-    study = make_study(tmp_path / "j")
-    search(study, bench, 30)
-    best = study.best()
-    assert best is not None
-    study.space = study.space.narrowed(["NCCL_BUFFSIZE"], best.configuration)
-    before = len(bench.opened)
-    study.search(bench, Limits(trials=36), lambda _: None, "narrowed")
-    for configuration in bench.opened[before:]:
-        assert {k: v for k, v in configuration.items() if k != "NCCL_BUFFSIZE"} == {
-            k: v for k, v in best.configuration.items() if k != "NCCL_BUFFSIZE"
-        }
 
 
 def test_the_best_is_made_simpler_where_that_costs_nothing(tmp_path: Path) -> None:
@@ -193,35 +143,8 @@ def test_the_best_is_made_simpler_where_that_costs_nothing(tmp_path: Path) -> No
     best = {"NCCL_NSOCKS_PERTHREAD": "8", "NCCL_BUFFSIZE": "8388608", "NCCL_IGNORE_CPU_AFFINITY": "1"}
     study.warm_start([best])
     search(study, bench, 1)
-    simplest = simplify(study, bench, ["NCCL_IGNORE_CPU_AFFINITY", "NCCL_BUFFSIZE"], Limits(), lambda _: None)
+    simplest = simplify(study, bench, Limits(), lambda _: None)
     assert simplest == {"NCCL_NSOCKS_PERTHREAD": "8", "NCCL_BUFFSIZE": "8388608"}
-
-
-def test_steps_from_the_best_are_tried_until_none_is_better(tmp_path: Path) -> None:
-    bench = MadeUpBench(noise=0.002)
-    study = make_study(tmp_path / "j")
-    start = {"NCCL_NSOCKS_PERTHREAD": "4", "NCCL_SOCKET_NTHREADS": "2", "NCCL_BUFFSIZE": "4194304"}
-    study.warm_start([start])
-    search(study, bench, 1)
-    heard: list[Outcome] = []
-    refine(study, bench, ["NCCL_NSOCKS_PERTHREAD"], Limits(), heard.append)
-    best = study.best()
-    assert best is not None and best.value < 1.02 * best_possible(bench)
-    assert len(heard) < 40 and {each.stage for each in heard} == {"refined"}
-    again = len(bench.opened)
-    refine(study, bench, [], Limits(), heard.append)
-    assert len(bench.opened) == again  # all of them are known
-
-
-def test_refining_keeps_to_its_limits(tmp_path: Path) -> None:
-    bench = MadeUpBench()
-    study = make_study(tmp_path / "j")
-    search(study, bench, 5)
-    heard: list[Outcome] = []
-    refine(study, bench, [], Limits(trials=7), heard.append)
-    assert len(heard) == 2
-    refine(study, bench, [], Limits(seconds=0), heard.append)
-    assert len(heard) == 2
 
 
 def test_defaults_that_fail_end_the_search_with_a_reason(tmp_path: Path) -> None:

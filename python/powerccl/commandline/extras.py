@@ -7,7 +7,6 @@ EXTRAS = {
     **dict.fromkeys(("jinja2", "numpy", "perfetto", "plotly", "polars", "rich", "scipy", "threadpoolctl"), "report"),
     **dict.fromkeys(("prometheus_client", "pynvml", "textual"), "live"),
     "optuna": "tune",
-    "sklearn": "tune",
 }
 OF_VERBS = {"tune": "tune", "top": "live", "export": "live"}
 

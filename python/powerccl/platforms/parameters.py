@@ -48,23 +48,6 @@ class Parameter(msgspec.Struct, frozen=True):
         """What the search chooses from; UNSET first."""
         return (UNSET, *(value for value in self.values if value != self.default))
 
-    def next_to(self, value: str) -> tuple[str, ...]:
-        """The choices a step away: the values before and after it in the data's order.
-
-        NCCL's default has its place there if it is one of them; else it is next to every value, and every value to it.
-        """
-        if self.default not in self.values:
-            row = list(self.values)
-            if value == UNSET:
-                return self.values
-            near = [UNSET]
-        else:
-            row, near = [UNSET if each == self.default else each for each in self.values], []
-        if value not in row:
-            return self.choices
-        place = row.index(value)
-        return (*row[max(0, place - 1) : place], *row[place + 1 : place + 2], *near)
-
 
 class Conflict(msgspec.Struct, frozen=True):
     """Values that do not go together.
@@ -137,13 +120,6 @@ class Space:
                 first = next((name for name in conflict.names if name not in self.fixed), conflict.names[0])
                 mended.pop(first, None)
         return dict(sorted(mended.items()))
-
-    def narrowed(self, names: Iterable[str], fixed: Mapping[str, str]) -> Space:
-        """The same search over these parameters alone; the others stay at `fixed`, or NCCL's default."""
-        kept = [parameter for parameter in self.parameters if parameter.name in set(names)]
-        rest = {parameter.name for parameter in self.parameters} - {parameter.name for parameter in kept}
-        fixed = {**self.fixed, **{name: value for name, value in fixed.items() if name in rest and value != UNSET}}
-        return Space(kept, self.conflicts, fixed, {**self.left_out, **dict.fromkeys(rest, "has little effect here")})
 
 
 def version_key(text: str) -> tuple[int, ...]:

@@ -6,7 +6,7 @@ from __future__ import annotations
 import time
 
 # Shares of the time in which configurations are tried; what a stage leaves is the next one's.
-SEARCH, NARROWED, REFINE, SIMPLIFY, RULES = 0.35, 0.12, 0.23, 0.12, 0.18
+SEARCH, SIMPLIFY, RULES = 0.70, 0.12, 0.18
 PROOF = 0.15  # of all the time, for confirming; more where two candidates' rounds take more
 MOST_FOR_PROOF = 0.5  # of what is left once the defaults are measured
 END_S = 0.5  # to end ranks and server, and to write

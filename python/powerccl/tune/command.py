@@ -41,8 +41,8 @@ DEFAULT_TIME = "10m"
     "--objective",
     default="",
     metavar="WHAT",
-    help="What to minimise: time, energy, edp (energy-delay product), energy@slowdown=1% (energy, within that "
-    "slowdown) or time,energy (a Pareto front).  [default: time; with --beside energy@slowdown=1%]",
+    help="What to minimise: time, energy, edp (energy-delay product), or energy@slowdown=1% (energy, within that "
+    "slowdown).  [default: time; with --beside energy@slowdown=1%]",
 )
 @click.option(
     "--time",
@@ -94,7 +94,6 @@ DEFAULT_TIME = "10m"
     help="With --beside: the shape of the matrix products that stand for the job's computation, as its perceptrons "
     "have it.  [default: 4096x4096x4096]",
 )
-@click.option("--no-narrow", is_flag=True, help="Skip the second search, over the parameters that matter most.")
 @click.option("--no-rules", is_flag=True, help="Make no rules for NCCL's tuner plugin.")
 @click.option("--seed", type=int, default=1, show_default=True, help="Seed of the search. Give each worker its own.")
 @click.option("--name", default="", help="Name of the tuned profile.  [default: from GPU, ranks and links]")
@@ -126,7 +125,6 @@ def command(
     forbid: tuple[str, ...],
     symmetric: bool,
     products: str,
-    no_narrow: bool,
     no_rules: bool,
     seed: int,
     name: str,
@@ -179,7 +177,6 @@ def command(
         add=add,
         fix=fix,
         forbid=forbid,
-        narrow=not no_narrow,
         rules=not no_rules and not symmetric and not beside,
         windows=profile.windows if profile else symmetric,
         beside=beside,

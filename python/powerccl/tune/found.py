@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from powerccl.platforms.parameters import Configuration, Machine, Space
 from powerccl.platforms.rules import Rule
 from powerccl.platforms.tuned import Confirmed
-from powerccl.tune.importance import Importance
 from powerccl.tune.rule_search import CaseSearch
 from powerccl.tune.study import Outcome
 
@@ -21,9 +20,6 @@ class Found:
     emulated: bool
     space: Space
     outcomes: list[Outcome]
-    importances: list[Importance]
-    best: Outcome | None
-    front: list[Outcome]
     rule_searches: list[CaseSearch] = field(default_factory=list)
     confirmed: list[Confirmed] = field(default_factory=list)
     variables: Configuration = field(default_factory=dict)

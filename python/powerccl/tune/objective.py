@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from powerccl.bench.workload import Case
 from powerccl.errors import PowercclError
 
-KINDS = ("time", "energy", "edp", "energy@slowdown=PERCENT%", "time,energy")
+KINDS = ("time", "energy", "edp", "energy@slowdown=PERCENT%")
 Costs = Mapping[str, tuple[float, float | None]]  # case key -> us an operation, joules of all GPUs an operation
 
 
@@ -34,20 +34,6 @@ class Objective:
         """Whether joules have to be measured."""
         return self.kind != "time"
 
-    @property
-    def both(self) -> bool:
-        """Whether time and energy are two objectives, and the result a front."""
-        return self.kind == "time,energy"
-
-    def values(self, time: float, energy: float | None) -> list[float]:
-        """What Optuna is told."""
-        if self.kind == "time":
-            return [time]
-        assert energy is not None
-        if self.both:
-            return [time, energy]
-        return [time * energy] if self.kind == "edp" else [energy]
-
     def value(self, time: float, energy: float | None) -> float:
         """One number to compare configurations by; where time exceeds its bound, worse than any that keeps it."""
         if self.kind == "time":
@@ -56,7 +42,7 @@ class Objective:
         if self.slowdown is not None:
             over = time / (1 + self.slowdown)
             return energy if over <= 1 else max(energy, 1.0) * over
-        return time * energy if self.kind in ("edp", "time,energy") else energy
+        return time * energy if self.kind == "edp" else energy
 
     def exceeds(self, time: float) -> float:
         """By how much time is beyond its bound (a fraction; at most 0: within)."""
@@ -74,8 +60,6 @@ def parse_objective(text: str) -> Objective:
         return Objective("energy", float(bounded[1]) / 100)
     if text in ("time", "energy", "edp"):
         return Objective(text)
-    if text in ("time,energy", "energy,time"):
-        return Objective("time,energy")
     raise PowercclError(
         f"--objective {text}: unknown objective", f"use one of {', '.join(KINDS)}, such as energy@slowdown=1%"
     )

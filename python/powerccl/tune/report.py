@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A search over NCCL's parameters in the terminal: the workload, what was found and confirmed, and what matters."""
+"""A search over NCCL's parameters in the terminal: the workload, and what was found and confirmed."""
 
 from __future__ import annotations
 
@@ -24,11 +24,9 @@ if TYPE_CHECKING:
     from powerccl.platforms.rules import Rule
     from powerccl.platforms.tuned import Confirmed, TunedWay
     from powerccl.tune.found import Found
-    from powerccl.tune.importance import Importance
 
-BAR, NARROW_BAR = 24, 12
+BAR = 24
 WIDE = 96  # columns from which on everything has a place
-MOST_IMPORTANCES = 8
 
 
 def print_workload(console: Console, workload: Workload, emulated: str = "") -> None:
@@ -105,7 +103,6 @@ def print_found(console: Console, found: Found, name: str, objective: str) -> No
     if found.confirmed:
         console.print()
         print_confirmed(console, found.confirmed, machine.ranks)
-    _print_importances(console, found.importances)
     console.print()
     if found.variables or found.rules:
         variables, ways = split(found.variables)
@@ -113,9 +110,6 @@ def print_found(console: Console, found: Found, name: str, objective: str) -> No
             console.print(Text(f"{variable}={value}", style="bold"))
         print_ways(console, ways)
         print_rules(console, found.rules)
-    if len(found.front) > 1:
-        ends = [f"{change(100 * (o.time - 1))} time {change(100 * ((o.energy or 1) - 1))} energy" for o in found.front]
-        console.print(Text(f"front of time and energy: {'; '.join(ends[:5])}", style="dim"))
     for note in found.notes:
         console.print(warning(note))
 
@@ -164,29 +158,6 @@ def print_rules(console: Console, rules: Sequence[Rule]) -> None:
         sizes = f"{byte_size(rule.min_bytes)} to {byte_size(rule.max_bytes)}"
         channels = f", {plural(rule.channels, 'channel')}" if rule.channels > 0 else ""
         console.print(Text(f"{rule.pattern} {sizes}: {rule.algorithm}, {rule.protocol}{channels}", style="bold"))
-
-
-def _print_importances(console: Console, found: Sequence[Importance]) -> None:
-    shown = [each for each in found if each.sure and each.share >= 0.01][:MOST_IMPORTANCES]
-    if not found:
-        return
-    console.print()
-    if not shown:
-        console.print(Text("what matters: nothing beyond chance; trials differ as repeated ones do", style="dim"))
-        return
-    console.print(Text("what matters: share of the variation of the objective", style="dim"))
-    table = Table(1, show_header=False)
-    table.add_column(overflow="fold", max_width=32)
-    for _ in range(3):
-        table.add_column(no_wrap=True)
-    most = max(each.share for each in shown)
-    for each in shown:
-        bar = "█" * max(1, round((BAR if console.width >= WIDE else NARROW_BAR) * each.share / most))
-        best = ""
-        if len(each.names) == 1:
-            best = f"{each.best} is best, {change(100 * each.gain)}" if each.better else "no value beats the default"
-        table.add_row(" x ".join(each.names), percent(each.share * 100), Text(bar, style=COMMUNICATION), best)
-    console.print(table)
 
 
 def _change(ratio: float, low: float, high: float) -> Text:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`powerccl tune`, step by step: the defaults, a wide search, a narrowed one, rules, and proof of what was found.
+"""`powerccl tune`, step by step: the defaults, a search, rules, and proof of what was found.
 
 Everything about one search is in its folder: `study.journal` (Optuna's, shared by workers), `bench.log`, `result.json`.
 """
@@ -35,10 +35,8 @@ from powerccl.tune import budget, replay_bench
 from powerccl.tune.budget import Budget
 from powerccl.tune.confirm import FEWEST_ROUNDS, LEAST_ROUNDS, Candidate, confirm
 from powerccl.tune.found import Found
-from powerccl.tune.importance import Importance, importances, what_matters
 from powerccl.tune.links import find_links
 from powerccl.tune.objective import Objective
-from powerccl.tune.refine import refine, simplify
 from powerccl.tune.replay import (
     PARAMETERS,
     first_tries,
@@ -51,10 +49,9 @@ from powerccl.tune.replay import (
 )
 from powerccl.tune.replay_bench import ReplayBench
 from powerccl.tune.rule_search import Choice, rules_for, search_rules
+from powerccl.tune.simplify import simplify
 from powerccl.tune.study import DEFAULT_ROUNDS, Limits, Outcome, Study
 
-WIDE_SHARE_OF_TRIALS, NARROWED_TO_TRIALS = 0.6, 0.75
-LOCAL = ("narrowed", "refined", "simplified")  # stages that say little of parameters they leave alone
 ENERGY_FROM_S = 30.0  # of --verify: with less time, energy is confirmed only where it was the objective
 FINALISTS = 2
 LEAST_GAIN = 0.01  # of an interval's better end; what gains less is not worth a variable
@@ -76,7 +73,6 @@ class Asked:
     add: tuple[str, ...] = ()
     fix: tuple[str, ...] = ()
     forbid: tuple[str, ...] = ()
-    narrow: bool = True
     rules: bool = True
     windows: bool = False  # buffers lie in symmetric windows
     beside: Path | None = None  # a recorded run, whose iteration is tuned as a whole, ways of collectives included
@@ -184,7 +180,6 @@ class Tuning:
             asked.seed,
         )
         import scipy.stats  # noqa: F401 - seconds on a busy machine, which no round of the proof should take
-        import sklearn.ensemble  # noqa: F401
 
         def share() -> float:
             return (time.monotonic() - self._began) / asked.seconds
@@ -206,33 +201,20 @@ class Tuning:
         if self.budget.stage() < self.round_s:
             more = asked.seconds - self.budget.proof() + 2 * LEAST_ROUNDS * round_s + self.round_s
             self.say(f"too little time to try anything and to confirm it; use --time {ceil(more)}s or more")
-        narrowed, rules = budget.NARROWED if asked.narrow else 0.0, budget.RULES if asked.rules else 0.0
+        rules = budget.RULES if asked.rules else 0.0
 
         def limits(trials: int | None, *later: float) -> Limits:
             found = Limits(trials, self.budget.stage(*later, rules))
             study.until = time.monotonic() + (found.seconds or 0.0)
             return found
 
-        wide = limits(asked.trials, narrowed, budget.REFINE, budget.SIMPLIFY)
-        if asked.narrow and asked.trials is not None:
-            wide.trials = max(1, round(asked.trials * WIDE_SHARE_OF_TRIALS))
-        study.search(self.bench, wide, over("search"))
-        found = importances(self.space, study.outcomes(), study.spread)
-        if asked.narrow:
-            trials = None if asked.trials is None else max(1, round(asked.trials * NARROWED_TO_TRIALS))
-            self._narrow(study, found, limits(trials, budget.REFINE, budget.SIMPLIFY), over("narrowed search"))
-        order = [each.names[0] for each in found if len(each.names) == 1]
-        refine(study, self.bench, order, limits(asked.trials, budget.SIMPLIFY), over("refining"))
-        simplest = simplify(study, self.bench, order[::-1], limits(None), over("simplifying"))
+        study.search(self.bench, limits(asked.trials, budget.SIMPLIFY), over("search"))
+        simplest = simplify(study, self.bench, limits(None), over("simplifying"))
         outcomes = study.outcomes()
         spent = time.monotonic() - trials_began
-        best = study.best()
-        result = Found(self.machine, self.emulated, self.space, outcomes, found, best, study.front())
+        result = Found(self.machine, self.emulated, self.space, outcomes)
         result.search_s = spent
         result.trials_per_minute = (len(outcomes) - servers) / spent * 60 if spent > 0 else 0.0
-        if asked.narrow:
-            widely = [outcome for outcome in outcomes if outcome.stage not in LOCAL]
-            result.importances = importances(self.space, widely, study.spread) or found
         self._prove(
             result,
             _finalists(study, simplest),
@@ -275,17 +257,6 @@ class Tuning:
         searched = ENERGY_S if self.asked.objective.needs_energy else QUICK_S
         measured = THOROUGH_ENERGY_S if energy else THOROUGH_S
         return self.round_s + len(self.asked.workload.cases) * (measured - searched)
-
-    def _narrow(
-        self, study: Study, found: list[Importance], limits: Limits, progress: Callable[[Outcome], None]
-    ) -> None:
-        best = study.best()
-        names = what_matters(found)
-        if best is None or not names:
-            return
-        study.space = self.space.narrowed(names, best.configuration)
-        study.search(self.bench, limits, progress, "narrowed")
-        study.space = self.space
 
     # ---- proof
 
@@ -444,7 +415,6 @@ def write_result(folder: Path, found: Found, profile: TunedProfile) -> Path:
         "servers": found.servers,
         "space": {p.name: list(p.choices) for p in found.space.parameters},
         "left_out": found.space.left_out,
-        "importances": found.importances,
         "rules": [
             {
                 "case": each.case.key,
@@ -454,7 +424,6 @@ def write_result(folder: Path, found: Found, profile: TunedProfile) -> Path:
             for each in found.rule_searches
         ],
         "outcomes": found.outcomes,
-        "front": [outcome.number for outcome in found.front],
     }
     write_whole(path, msgspec.json.format(msgspec.json.encode(data), indent=1) + b"\n")
     return path

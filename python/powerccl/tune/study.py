@@ -98,7 +98,7 @@ class Study:
             self.study = optuna.create_study(
                 storage=storage,
                 study_name="tune",
-                directions=["minimize"] * (2 if objective.both else 1),
+                direction="minimize",
                 load_if_exists=True,
             )
         kept = self.study.user_attrs.get("settings")
@@ -132,15 +132,6 @@ class Study:
             return entrant.value if entrant else outcome.value
 
         return sorted((outcome for outcome in self.outcomes() if outcome.status == "done"), key=value)
-
-    def front(self) -> list[Outcome]:
-        """Trials that no other beats in both time and energy, the fastest first."""
-        done = sorted((o for o in self.outcomes() if o.status == "done"), key=lambda o: (o.time, o.energy or 0.0))
-        front: list[Outcome] = []
-        for outcome in done:
-            if outcome.energy is not None and (not front or outcome.energy < (front[-1].energy or 0.0)):
-                front.append(outcome)
-        return front
 
     # ---- searching
 
@@ -183,7 +174,7 @@ class Study:
                 count += 1
         return count
 
-    def search(self, bench: Bench, limits: Limits, progress: Callable[[Outcome], None], stage: str = "search") -> str:
+    def search(self, bench: Bench, limits: Limits, progress: Callable[[Outcome], None]) -> str:
         """Try configurations until a limit; `told` hears of each. Returns why it ended, in words.
 
         Raises:
@@ -200,7 +191,8 @@ class Study:
             if limits.trials is not None and len(self.outcomes()) - 1 >= limits.trials:  # the defaults are one of them
                 return f"{plural(limits.trials, 'trial')} are done"
             trial = self._ask(at_random=repeats % STUCK == STUCK - 1)
-            configuration = self.space.mend({p.name: trial.suggest_categorical(p.name, p.choices) for p in self._space})
+            chosen = {p.name: trial.suggest_categorical(p.name, p.choices) for p in self.space.parameters}
+            configuration = self.space.mend(chosen)
             known = self._seen(configuration)
             if known:
                 repeats += 1
@@ -211,7 +203,7 @@ class Study:
                 continue
             repeats = 0
             outcome = self._try(bench, configuration)
-            outcome.number, outcome.stage = trial.number, stage
+            outcome.number, outcome.stage = trial.number, "search"
             self._tell(trial, outcome)
             progress(outcome)
 
@@ -227,10 +219,6 @@ class Study:
         self._add(outcome)
         progress(outcome)
         return outcome
-
-    @property
-    def _space(self) -> list[Any]:
-        return self.space.parameters
 
     def _ask(self, at_random: bool) -> optuna.Trial:
         import optuna
@@ -360,12 +348,7 @@ class Study:
             trial.set_user_attr(name, value)
         if self.objective.slowdown is not None:
             trial.set_constraint("slowdown", self.objective.exceeds(outcome.time))
-        self.study.tell(trial, self._values(outcome))
-
-    def _values(self, outcome: Outcome) -> list[float]:
-        if self.objective.both:
-            return [outcome.time, outcome.energy or FAILED_VALUE]
-        return [outcome.value]
+        self.study.tell(trial, outcome.value)
 
     def _add(self, outcome: Outcome) -> None:
         import optuna
@@ -376,7 +359,7 @@ class Study:
         }
         self.study.add_trial(
             optuna.trial.create_trial(
-                values=self._values(outcome),
+                value=outcome.value,
                 params=chosen,
                 distributions=distributions,
                 user_attrs=self._attributes(outcome),
