@@ -260,6 +260,7 @@ Options parse_options(int argc, char** argv) {
   add_replay(table, options);
   add_all(table, options);
   const std::vector<std::string> words = table.parse(argc, argv, &options.says);
+  if (!options.says.empty()) return options;
   for (size_t i = 0; i < words.size(); ++i) {
     const std::string& word = words[i];
     if (word == "scenario" && options.mode == Mode::kSweep) {
@@ -277,7 +278,7 @@ Options parse_options(int argc, char** argv) {
   }
   // A server checks nothing unless told: emulated data are moved by few cores.
   if (options.check < 0) options.check = options.mode == Mode::kServe ? 0 : 1;
-  if (options.says.empty()) check_together(options);
+  check_together(options);
   return options;
 }
 

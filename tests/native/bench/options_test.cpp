@@ -77,7 +77,7 @@ TEST(Options, MayStandAnywhereAndTheLastCounts) {
 }
 
 TEST(Options, HelpAndVersionAreSaidInstead) {
-  EXPECT_NE(parse("serve --help").says.find("--products TxWxH "), std::string::npos);
+  EXPECT_NE(parse("scenario --help").says.find("--products TxWxH "), std::string::npos);
   EXPECT_EQ(parse("--version").says, std::string(kVersion) + "\n");
 }
 
