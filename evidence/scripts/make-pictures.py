@@ -95,7 +95,7 @@ def _pages(folder: Path) -> list[Picture]:
     _powerccl(folder, "run", "-q", *platform, "--name", "straggler", "--", *scenario)
     _powerccl(folder, "report", "-q", str(_run(folder, "straggler")), "--html", "report.html")
     return [
-        Picture("demo", folder / "demo.html", ".tiles, .stack ~ *, footer"),
+        Picture("demo", folder / "demo.html", "section:not(:has(h1, .chart)), footer"),
         # Two of eight GPUs are enough to see that seven wait for one.
         Picture(
             "report",

@@ -300,8 +300,8 @@ def test_only_one_module_makes_consoles() -> None:
         if path.name != "console.py":
             assert "rich.console import Console" not in path.read_text(), path
             assert not re.search(r"sys\.stdout(\.buffer)?\.write", path.read_text()) or path.parts[-2:] == (
-                "commands",
-                "__init__.py",
+                "commandline",
+                "output.py",
             ), path
 
 

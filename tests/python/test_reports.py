@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from printing import printed
 from rich.console import Console
+from rich.text import Text
 from synthetic import MS, training_run, write_info
 from test_platforms import profile
 
@@ -25,6 +26,7 @@ from powerccl.profile.page import profile_page
 from powerccl.profile.report import print_profile
 from powerccl.quantities import NOT_KNOWN
 from powerccl.reports.job import Line, has_figures, summary_lines, write
+from powerccl.reports.sections import page, titled
 from powerccl.reports.table import Table
 from powerccl.reports.terminal import print_summary
 from powerccl.traces.folder import read_run
@@ -183,6 +185,23 @@ def test_profile_page() -> None:
     assert 'id="bandwidth-all_reduce"' in page
     assert 'id="power-all_reduce"' not in page  # no power was measured
     assert "<td>all-reduce</td>" in page
+
+
+def test_a_page_has_the_tables_of_the_terminal() -> None:
+    table = Table()
+    table.add_column("minimum clock")
+    table.add_column("size", justify="right")
+    table.add_column("why", style="dim")
+    table.add_row("all-reduce", Text("480", style="bright_cyan"), "[red]")
+    table.add_row("all-gather", NOT_KNOWN, "", style="dim")
+    text = page("<title>", [titled(table, key=[("shaded", "var:badge/0.5")])], "footer")
+    assert "<h2>Minimum clock</h2>" in text
+    assert '<tr class="head"><th></th><th>size</th><th class="left">why</th></tr>' in text
+    assert '<td>all-reduce</td><td data-head="size" class="low">480</td>' in text
+    assert '<td data-head="why" class="quiet left">[red]</td>' in text
+    assert '<tr class="quiet"><td>all-gather</td><td data-head="size">not known</td>' in text
+    assert "color-mix(in srgb, var(--badge) 50%, transparent)" in text
+    assert "&lt;title&gt;" in text
 
 
 def test_no_cell_is_cut_whatever_the_width() -> None:

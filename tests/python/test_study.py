@@ -299,7 +299,7 @@ def test_the_page_needs_no_network(study: Path) -> None:
     assert "http" not in body
     for chart in ("iteration", "throughput", "bandwidth", "allreduce"):
         assert f'id="{chart}"' in body
-    assert '<tr class="published">' in body
+    assert '<tr class="quiet">' in body
 
 
 def test_a_page_of_a_job_without_collectives(tmp_path: Path) -> None:

@@ -15,7 +15,6 @@ from powerccl.reports.mpi import key, rank_lines
 from powerccl.reports.table import Table
 from powerccl.reports.terminal import heading, warning
 
-COLUMNS = ("without", "with PowerCCL", "change, median of pairs")
 UNSTEADY_WORDS = "the runs differ much, because this machine has other work: repeat the demo when it is idle"
 UNSTEADY = 0.05  # of the run time, between the fastest and the slowest run of the same
 
@@ -46,24 +45,30 @@ def print_mpi_demo(console: Console, demo: MpiDemo) -> None:
         console.print(line, no_wrap=True, overflow="crop")
     console.print(key())
     console.print()
-    console.print(_table(demo))
+    console.print(figures_table(demo))
     console.print(Text(how(demo), style="dim"))
     for remark in remarks(demo):
         console.print(warning(remark))
 
 
-def rows(demo: MpiDemo) -> list[list[str]]:
+def figures_table(demo: MpiDemo) -> Table:
     """What was measured, without and with the library, and the change."""
     found = demo.figures
     slower, saved = found["slowdown_pct"], found["cpu_saved_pct"]
     less = Figure(-saved.value, saved.unit, -saved.high, -saved.low, saved.n)
     of_ranks = f", {plural(demo.ranks, 'rank')}"
-    return [
+    table = Table(3)
+    table.add_column("", no_wrap=True)
+    for column in ("without", "with PowerCCL", "change, median of pairs"):
+        table.add_column(column, justify="right", no_wrap=True)
+    for row in (
         ["run time", _one(found, "without.run_s"), _one(found, "with.run_s"), _spread(slower)],
         [f"CPU time{of_ranks}", _one(found, "without.cpu_s"), _one(found, "with.cpu_s"), _spread(less)],
         [f"waiting{of_ranks}", "", _one(found, "with.wait_s"), ""],
         ["  waiting asleep", "", _one(found, "with.sleep_s"), ""],
-    ]
+    ):
+        table.add_row(*row, style="bold" if row[0].startswith("CPU") else "")
+    return table
 
 
 def how(demo: MpiDemo) -> str:
@@ -77,16 +82,6 @@ def remarks(demo: MpiDemo) -> list[str]:
     run = demo.figures["without.run_s"]
     found = [] if demo.same_result else ["the results of the runs differ: please report this as a bug"]
     return [*found, UNSTEADY_WORDS] if run.high - run.low > UNSTEADY * run.value else found
-
-
-def _table(demo: MpiDemo) -> Table:
-    table = Table(3)
-    table.add_column("", no_wrap=True)
-    for column in COLUMNS:
-        table.add_column(column, justify="right", no_wrap=True)
-    for row in rows(demo):
-        table.add_row(*row, style="bold" if row[0].startswith("CPU") else "")
-    return table
 
 
 def _one(figures: dict[str, Figure], name: str) -> str:

@@ -5,164 +5,84 @@ from __future__ import annotations
 
 from typing import Any
 
-from powerccl.demo.mpi_report import COLUMNS, MpiDemo, how, remarks, rows, title
-from powerccl.demo.report import MEANING, PUBLISHED, DemoResult, pictured, tops
+from powerccl.demo.mpi_report import MpiDemo, figures_table, how, remarks, title
+from powerccl.demo.report import WORDS, DemoResult, absolute, against_published, pictured, tops
 from powerccl.demo.series import GpuSeries
-from powerccl.quantities import change, hover, mhz, percent, plural, quantity, seconds, watts
-from powerccl.reports.mpi import parts
-from powerccl.reports.page import axis, layout, render, sentences
+from powerccl.quantities import plural, seconds
+from powerccl.reports import mpi as of_mpi
+from powerccl.reports.page import axis, sentences
+from powerccl.reports.sections import Chart, Section, bars, figure, line, page, titled
 
-WORDS = {
-    "observe": "records only: the clock stays at its maximum while the GPU waits for the network",
-    "per-call": "PCCL as published: the clock falls to the lowest that keeps the bandwidth, call by call",
-}
+CLOCK, POWER = "var:communication", "var:elsewhere"
+KEY = [("communication", f"{CLOCK}/0.22"), ("SM clock", CLOCK), ("board power", POWER)]
+COLOURS = ("var:elsewhere/0.35", "var:communication", "var:waiting", "#2e9e5b")  # of a rank's parts, in their order
+WIDE_PX = 1000  # one chart a line
+FOOTER = (
+    "All figures of the training step come from an emulated server, except those marked published. Its model is "
+    "calibrated on the PCCL publication (8 x Tesla T4). Intervals are 95 % over iterations."
+)
 
 
 def demo_page(results: list[DemoResult], mpi: MpiDemo | None = None) -> str:
     """The page's HTML, self-contained; `mpi` is the second part, if there was one."""
-    figures: dict[str, Any] = {}
-    shown = []
-    for index, result in enumerate(results):
-        drawn = [(policy, pictured(training)) for policy, training in result.runs()]
-        power_top, clock_top = tops([series for _, series in drawn])
-        length_ms = max((series.length_ms for _, series in drawn if series is not None), default=1.0)
-        pictures = []
-        for policy, series in drawn:
-            if series is None:
-                continue
-            name = f"picture-{index}-{policy}"
-            figures[name] = _picture(series, power_top, clock_top, length_ms)
-            pictures.append({"id": name, "policy": policy, "words": WORDS.get(policy, "")})
-        shown.append(
-            {
-                "title": f"{result.model}: what power-aware collectives save",
-                "platform": result.platform,
-                "policy": result.policy,
-                "subtitle": (
-                    "A training step replayed on eight Tesla T4: forward, backward, then the gradients' all-reduces. "
-                    f"{_measured(result)} per policy."
-                ),
-                "tiles": _tiles(result),
-                "pictures": pictures,
-                "rows": _rows(result),
-            }
-        )
-    return render("demo.html", results=shown, figures=figures, mpi=_mpi(mpi) if mpi else None)
+    sections = [section for index, result in enumerate(results) for section in _training(index, result)]
+    return page("PowerCCL demo, emulated", [*sections, *([_mpi(mpi)] if mpi else [])], FOOTER)
 
 
-def _measured(result: DemoResult) -> str:
-    """How many iterations of each run were measured: one without samples is left out."""
+def _training(index: int, result: DemoResult) -> list[Section]:
     least, most = sorted(len(training.iterations) for _, training in result.runs())
-    return plural(most, "iteration") if least == most else f"{least} to {plural(most, 'iteration')}"
-
-
-def _mpi(demo: MpiDemo) -> dict[str, Any]:
-    longest_s = max((rank.span_s or 0.0 for rank in demo.pictured.by_rank), default=0.0) or 1.0
-    bars = [
-        {
-            "rank": rank.rank,
-            "parts": [
-                (style, round(part / longest_s * 100, 2)) for style, part in parts(rank.execution_s or 0.0, rank)
-            ],
-            "wait": seconds(rank.wait_s),
-        }
-        for rank in demo.pictured.by_rank
+    count = plural(most, "iteration") if least == most else f"{least} to {plural(most, 'iteration')}"
+    what = "A training step replayed on eight Tesla T4: forward, backward, then the gradients' all-reduces."
+    drawn = {policy: series for policy, training in result.runs() if (series := pictured(training)) is not None}
+    charts = [
+        Chart(f"picture-{index}-{policy}", policy, _picture(series, list(drawn.values())), WORDS[policy])
+        for policy, series in drawn.items()
     ]
-    return {
-        "title": title(demo),
-        "library": demo.pictured.library,
-        "bars": bars,
-        "columns": COLUMNS,
-        "rows": rows(demo),
-        "notes": sentences(how(demo), *remarks(demo)),
-    }
-
-
-def _tiles(result: DemoResult) -> list[dict[str, str]]:
-    tiles = []
-    for name, label in MEANING.items():
-        figure = result.figures[f"{result.policy}.{name}"]
-        tiles.append(
-            {
-                "label": label,
-                "value": change(figure.value).removeprefix("+"),
-                "spread": f"±{percent((figure.high - figure.low) / 2)}",
-                "published": PUBLISHED[name],
-            }
-        )
-    return tiles
-
-
-def _rows(result: DemoResult) -> list[list[str]]:
-    wanted = (
-        ("time", "step_ms", "ms", "~600 ms" if result.model == "microllama" else ""),
-        ("energy, all GPUs", "joules_per_step", "J", ""),
-        ("energy in communication, all GPUs", "comm_joules_per_step", "J", ""),
-        ("power while communicating, per GPU", "comm_watts", "W", "45 W → 32 to 33 W"),
-    )
-    rows = []
-    for label, name, unit, published in wanted:
-        cells = [result.figures.get(f"{policy}.{name}") for policy, _ in result.runs()]
-        rows.append([label, *[quantity(cell.value if cell else None, unit) for cell in cells], published])
-    communication = [training.summary.communication for _, training in result.runs()]
-    clocks = [mhz(found.clock_mhz) for found in communication]
-    rows.append(["clock while communicating", *clocks, "1590 MHz → 500 MHz"])
-    elsewhere = [watts(found.other_average_watts) for found in communication]
-    rows.append(["power while computing, per GPU", *elsewhere, "60–100 W → 60–80 W"])
-    return rows
-
-
-def _tick(top: float) -> float:
-    """A round distance of ticks, three to five of them."""
-    return next(step for step in (10, 20, 25, 50, 100, 200, 250, 400, 500, 1000, 2000, 5000) if top / step <= 4.5)
-
-
-def _picture(series: GpuSeries, power_top: float, clock_top: float, length_ms: float) -> dict[str, Any]:
-    shading = [
-        {
-            "type": "rect",
-            "xref": "x",
-            "yref": "paper",
-            "x0": float(start),
-            "x1": float(stop),
-            "y0": 0,
-            "y1": 1,
-            "fillcolor": "var:communication/0.13",
-            "line": {"width": 0},
-            "layer": "below",
-        }
-        for start, stop in series.communication_ms
+    name = f"{result.model}: what power-aware collectives save"
+    return [
+        Section(name, 1, result.platform, [f"{what} {count} per policy."]),
+        titled(against_published(result)),
+        Section("Clock and power of one GPU over three iterations", key=KEY, charts=charts, least_px=WIDE_PX),
+        titled(absolute(result)),
     ]
-    time_ms = [round(float(value), 2) for value in series.time_ms]
+
+
+def _mpi(demo: MpiDemo) -> Section:
+    ranks = demo.pictured.by_rank
+    names = [f"rank {rank.rank}, {seconds(rank.wait_s)} waiting" for rank in ranks]
+    parts = zip(*(of_mpi.parts(rank.execution_s or 0.0, rank) for rank in ranks), strict=True)
     data = [
-        {
-            "type": "scatter",
-            "name": "power",
-            "x": time_ms,
-            "y": [round(float(value), 2) for value in series.power_w],
-            "yaxis": "y2",
-            "mode": "lines",
-            "line": {"color": "var:elsewhere", "width": 2, "shape": "linear"},
-            "hovertemplate": hover("W") + "<extra></extra>",
-        },
-        {
-            "type": "scatter",
-            "name": "SM clock",
-            "x": time_ms,
-            "y": [float(value) for value in series.clock_mhz],
-            "mode": "lines",
-            "line": {"color": "var:communication", "width": 2, "shape": "hv"},
-            "hovertemplate": hover("MHz") + "<extra></extra>",
-        },
+        bars(of_mpi.WORDS[part[0][0]], [time_s * 1e3 for _, time_s in part], names, "ms", colour, orientation="h")
+        for part, colour in zip(parts, COLOURS, strict=True)
     ]
-    return {
-        "data": data,
-        "layout": layout(
-            shapes=shading,
-            showlegend=False,
-            margin={"l": 64, "r": 16, "t": 10, "b": 40},
-            xaxis=axis("ms", range=[0, length_ms], showgrid=False, anchor="y2"),
-            yaxis=axis("clock, MHz", range=[0, clock_top * 1.06], dtick=_tick(clock_top), domain=[0.55, 1]),
-            yaxis2=axis("power, W", range=[0, power_top * 1.06], dtick=_tick(power_top), domain=[0, 0.45]),
-        ),
-    }
+    drawn = figure(data, {"title": "ms"}, {"autorange": "reversed", "automargin": True}, barmode="stack")
+    return Section(
+        title(demo),
+        1,
+        lines=[f"Measured on this machine's processors, with {demo.pictured.library}."],
+        charts=[Chart("mpi", "One run with PowerCCL", drawn, "A rank that waits for another one sleeps.")],
+        height_px=140 + 30 * len(ranks),
+        least_px=WIDE_PX,
+        table=figures_table(demo),
+        notes=sentences(how(demo), *remarks(demo)),
+    )
+
+
+def _picture(series: GpuSeries, every: list[GpuSeries]) -> dict[str, Any]:
+    """One run; the axes hold all of them."""
+    power_top, clock_top = tops([*every])
+    shape = {"type": "rect", "yref": "paper", "y0": 0, "y1": 1, "fillcolor": f"{CLOCK}/0.13", "layer": "below"}
+    communication = series.communication_ms.tolist()
+    time_ms, power_w = series.time_ms.round(2).tolist(), series.power_w.round(2).tolist()
+    clock = zip(time_ms, series.clock_mhz.tolist(), strict=True)
+    return figure(
+        [
+            line("power", zip(time_ms, power_w, strict=True), "W", yaxis="y2", line={"color": POWER}),
+            line("SM clock", clock, "MHz", line={"color": CLOCK, "shape": "hv"}),
+        ],
+        {"title": "ms", "range": [0, max(each.length_ms for each in every)], "showgrid": False, "anchor": "y2"},
+        {"title": "clock, MHz", "range": [0, clock_top * 1.06], "nticks": 5, "domain": [0.55, 1]},
+        yaxis2=axis("power, W", range=[0, power_top * 1.06], nticks=5, domain=[0, 0.45]),
+        shapes=[{**shape, "x0": start, "x1": stop, "line": {"width": 0}} for start, stop in communication],
+        showlegend=False,
+    )

@@ -17,19 +17,16 @@ from powerccl.reports.terminal import heading, warning
 def print_profile(console: Console, profile: PlatformProfile) -> None:
     """Both tables and what setting a clock costs."""
     console.print()
-    what = f"{profile.name}: {profile.gpus} x {profile.gpu}"
-    console.print(heading(what, "yes" if profile.emulated else ""))
-    facts = [f"{plural(len(profile.points), 'point')} in {seconds(profile.seconds)}"]
-    facts += [f"{key} {value}" for key, value in profile.versions.items()]
-    console.print(Text(" · ".join(facts), style="dim"))
+    console.print(heading(title(profile), "yes" if profile.emulated else ""))
+    console.print(Text(" · ".join(facts(profile)), style="dim"))
     console.print()
     if profile.clocks_set:
-        console.print(_minimum_clocks(profile, console.width))
+        console.print(minimum_clocks_table(profile, console.width))
     else:
-        console.print(warning(f"clocks could not be set: {profile.clocks_reason}"))
+        console.print(warning(unset(profile)))
     if profile.overhead:
         console.print()
-        console.print(_overhead(profile))
+        console.print(overhead_table(profile))
     if profile.clock_switch:
         cost = profile.clock_switch
         console.print()
@@ -42,7 +39,24 @@ def print_profile(console: Console, profile: PlatformProfile) -> None:
     console.print()
 
 
-def _minimum_clocks(profile: PlatformProfile, width: int) -> Table:
+def title(profile: PlatformProfile) -> str:
+    """What was profiled."""
+    return f"{profile.name}: {profile.gpus} x {profile.gpu}"
+
+
+def facts(profile: PlatformProfile) -> list[str]:
+    """How it was measured."""
+    measured = f"{plural(len(profile.points), 'point')} in {seconds(profile.seconds)}"
+    return [measured, *(f"{key} {value}" for key, value in profile.versions.items())]
+
+
+def unset(profile: PlatformProfile) -> str:
+    """Why there are no minimum clocks."""
+    return f"clocks could not be set: {profile.clocks_reason}"
+
+
+def minimum_clocks_table(profile: PlatformProfile, width: int) -> Table:
+    """The lowest clock that keeps the bandwidth, by size; as many sizes as the width has room for."""
     clocks = minimum_clocks(profile)
     sizes = sorted({size for by_size in clocks.values() for size in by_size})
     room = max(2, (width - 26) // 8)
@@ -61,7 +75,8 @@ def _minimum_clocks(profile: PlatformProfile, width: int) -> Table:
     return table
 
 
-def _overhead(profile: PlatformProfile) -> Table:
+def overhead_table(profile: PlatformProfile) -> Table:
+    """Where management starts to pay."""
     table = Table(3)
     table.add_column("overhead point", no_wrap=True)
     table.add_column("emulated here" if profile.emulated else "measured here", justify="right")

@@ -14,6 +14,12 @@ from powerccl.reports.table import Table
 
 EXECUTING, TRANSFERRING, WAITING, ASLEEP = "yellow", "bright_cyan", "red", "green"
 CELLS = {EXECUTING: "░", TRANSFERRING: "█", WAITING: "▓", ASLEEP: "▁"}
+WORDS = {
+    EXECUTING: "outside MPI",
+    TRANSFERRING: "transferring",
+    WAITING: "waiting, awake",
+    ASLEEP: "waiting, asleep",
+}
 NARROW = 84
 MAX_ROWS = 8
 MAX_RANKS = 8
@@ -92,14 +98,8 @@ def _bar(mpi: MpiSummary, width: int) -> Text:
 
 def key() -> Text:
     """What the cells of bars mean."""
-    words = {
-        EXECUTING: "outside MPI",
-        TRANSFERRING: "transferring",
-        WAITING: "waiting, awake",
-        ASLEEP: "waiting, asleep",
-    }
     line = Text()
-    for style, word in words.items():
+    for style, word in WORDS.items():
         line.append(CELLS[style] * 2, style=style).append(f" {word}   ", style="dim")
     return line
 

@@ -52,7 +52,7 @@ def layout(**more: Any) -> dict[str, Any]:
         "font": {"family": "system-ui, -apple-system, 'Segoe UI', sans-serif", "size": 12},
         "margin": {"l": 56, "r": 56, "t": 28, "b": 40},
         "hovermode": "x unified",
-        "legend": {"orientation": "h", "x": 0, "y": 1.02, "yanchor": "bottom"},
+        "legend": {"orientation": "h", "x": 0, "y": 1.02, "yanchor": "bottom", "traceorder": "normal"},
         **more,
     }
 

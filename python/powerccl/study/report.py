@@ -50,6 +50,15 @@ class Grid:
     left: int = 0
     note: str = ""
 
+    def table(self) -> Table:
+        """As the terminal and pages show it."""
+        table = Table(1)
+        for index, column in enumerate(self.columns):
+            table.add_column(column, justify="left" if index < self.left else "right", no_wrap=True)
+        for index, row in enumerate(self.rows):
+            table.add_row(*row, style="dim" if index in self.published else "")
+        return table
+
 
 def grids(findings: ScalingFindings) -> list[Grid]:
     """The study's tables; those that have nothing to say are left out."""
@@ -82,12 +91,7 @@ def print_scaling(console: Console, findings: ScalingFindings) -> None:
     for grid in grids(findings):
         console.print()
         console.print(Text(grid.title, style="bold"))
-        table = Table(1)
-        for index, column in enumerate(grid.columns):
-            table.add_column(column, justify="left" if index < grid.left else "right", no_wrap=True)
-        for index, row in enumerate(grid.rows):
-            table.add_row(*row, style="dim" if index in grid.published else "")
-        console.print(table)
+        console.print(grid.table())
         if grid.note:
             console.print(Text(grid.note, style="dim"))
     console.print()
@@ -175,7 +179,8 @@ def _is_published_job(world: World) -> bool:
     return any(abs(each.size_bytes / PUBLISHED_BYTES - 1) < 0.1 for each in world.collectives)
 
 
-def _matters(world: World) -> list[Collective]:
+def collectives_shown(world: World) -> list[Collective]:
+    """Those that take a share of the time worth a row."""
     total = sum(each.time_s for each in world.collectives)
     return [each for each in world.collectives if each.time_s > total * MIN_SHARE_PCT / 100]
 
@@ -189,7 +194,7 @@ def _collectives(worlds: list[World]) -> Grid:
     job = False
     for world in worlds:
         job = job or _is_published_job(world)
-        for each in _matters(world):
+        for each in collectives_shown(world):
             times = "" if abs(each.per_iteration - 1) < 0.01 else f"{number(each.per_iteration)} x "
             share = each.busbw_gbs / each.sweep_busbw_gbs * 100 if each.busbw_gbs and each.sweep_busbw_gbs else None
             grid.rows.append(
