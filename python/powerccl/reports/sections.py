@@ -82,7 +82,7 @@ def page(title: str, sections: Sequence[Section], footer: str) -> str:
 def _css(colour: str) -> str:
     """A figure's colour, such as `var:communication/0.2`, as CSS has it."""
     name, _, share = colour.removeprefix("var:").partition("/")
-    return f"color-mix(in srgb, var(--{name}) {float(share or 1):.0%}, transparent)"
+    return f"color-mix(in srgb, var(--{name}) {round(100 * float(share or 1))}%, transparent)"
 
 
 def figure(data: list[dict[str, Any]], x: dict[str, Any], y: dict[str, Any], **more: Any) -> dict[str, Any]:
