@@ -165,7 +165,7 @@ def test_every_output_is_written_whole() -> None:
         "whatif",
     ):
         for path in (PACKAGE / "powerccl" / room).rglob("*.py"):
-            if path.name in ("profile.py", "replay_bench.py", "search.py", "simulator.py"):  # inputs and logs of programs
+            if path.name in ("profile.py", "replay_bench.py", "search.py", "simulator.py"):  # programs' inputs, logs
                 continue
             assert not re.search(r"\.write_(text|bytes)\(|open\([^)]*[\"'][wax]", path.read_text()), path
 
