@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import NoReturn
@@ -73,6 +74,24 @@ def command(
     if code == 0 and rest[:1] == ["scenario"] and emulation.problem:
         fail(emulation.problem, "run it on an idle machine, or with fewer ranks (-g)", INVALID)
     return code
+
+
+def become_bench() -> NoReturn:
+    """The `powerccl-bench` of an installed wheel, which keeps its programs out of PATH."""
+    _become(BENCH)
+
+
+def become_bench_mpi() -> NoReturn:
+    """The `powerccl-bench-mpi` of an installed wheel."""
+    _become(BENCH_MPI)
+
+
+def _become(name: str) -> NoReturn:
+    try:
+        program = str(find_native().path(name))
+        os.execv(program, [program, *sys.argv[1:]])
+    except PowercclError as error:
+        fail(error.message, error.hint)
 
 
 def _run_mpi(program: list[str], ranks: int | None, mpiexec: str) -> NoReturn:
