@@ -118,13 +118,13 @@ test-native: build/test/.configured
 	ctest --test-dir build/test --output-on-failure --timeout 120 --parallel $(JOBS)
 
 test-python: setup
-	$(BIN)/python -m pytest $(TOGETHER) tests/python evidence/tests
+	$(BIN)/python -m pytest $(TOGETHER) tests/python
 
 test-e2e: test-native
 	$(MAKE) --no-print-directory e2e
 
 e2e: build/deps/mpi/.ready
-	POWERCCL_NATIVE=$(abspath build/test/stage) $(BIN)/python -m pytest $(TOGETHER) -m "not slow" tests/e2e
+	POWERCCL_NATIVE=$(abspath build/test/stage) $(BIN)/python -m pytest $(TOGETHER) -m "not slow" tests/e2e evidence/tests
 
 # make lint    formatting, static checks and the arrows between the rooms
 lint: lint-quick

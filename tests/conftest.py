@@ -19,6 +19,6 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
         for report in stats.get("skipped", [])
     ]
     ran = sum(len(stats.get(outcome, [])) for outcome in ("passed", "failed", "error", "xfailed"))
-    name = "-".join(Path(argument).name for argument in config.args) or "all"
+    name = Path(config.args[0]).name if config.args else "all"
     SKIPPED.mkdir(parents=True, exist_ok=True)
     (SKIPPED / f"{name[:80]}.json").write_text(json.dumps({"ran": ran, "skipped": skipped}, indent=1) + "\n")

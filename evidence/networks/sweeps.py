@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from evidence.networks.namespaces import Host, NetworksError, shape, two_hosts
+from support.namespaces import Host, NetworksError, shape, two_hosts
 
 TESTS = ("allreduce", "reduce_scatter", "latency")
 # First size, last size, factor, iterations: what takes microseconds is repeated often, what takes half a second is not.

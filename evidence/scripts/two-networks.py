@@ -18,10 +18,10 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT), str(ROOT / "python"), str(ROOT / "tests")]
 
-from evidence.networks.namespaces import BURST_BYTES, NetworksError, alone
 from evidence.networks.published import write_guide
 from evidence.networks.sweeps import TESTS, measure, mpich, name
 from support.figures import Figures, about, spread, write
+from support.namespaces import BURST_BYTES, NetworksError, alone
 
 from powerccl.launch.native import BENCH_MPI, find_native
 

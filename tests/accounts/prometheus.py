@@ -23,9 +23,9 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from evidence.networks.namespaces import NetworksError
 from support.figures import ROOT, Figures, count, one
 from support.hosts import Node, hosts
+from support.namespaces import NetworksError
 
 from accounts import fault
 from powerccl.launch.native import NativeFiles

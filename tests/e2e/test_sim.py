@@ -5,12 +5,8 @@ from __future__ import annotations
 
 import json
 import subprocess
-from collections.abc import Callable
 from pathlib import Path
 
-import pytest
-from evidence.robustness import jobs, machines
-from evidence.robustness.trials import Simulator
 from harness import Powerccl
 
 from powerccl.platforms.policy_table import policy_table
@@ -79,20 +75,3 @@ def test_parts_of_a_policy_are_left_out(powerccl: Powerccl) -> None:
     done = simulated(powerccl, str(SCENARIOS / "exposed.scn"), "--without", "everything")
     assert done.returncode != 0
     assert "everything" in done.stderr
-
-
-def a_cluster() -> machines.Machine:
-    """The first with 16 GPUs."""
-    return next(each for each in (machines.cluster("development", number) for number in range(50)) if each.gpus == 16)
-
-
-@pytest.mark.parametrize("drawn", [lambda: machines.machine("development", 3), a_cluster], ids=["machine", "cluster"])
-def test_a_random_machine_and_job_come_to_the_same_twice(
-    powerccl: Powerccl, drawn: Callable[[], machines.Machine]
-) -> None:
-    machine = drawn()
-    job = jobs.job("development", 3, machine.gpus)
-    program = powerccl.native.path("bin/powerccl-sim")
-    first, second = (Simulator(program, machine, job).run("auto/slack", 4, 1) for _ in range(2))
-    assert len(first.ms) > 10
-    assert first == second

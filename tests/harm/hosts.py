@@ -21,8 +21,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from evidence.networks.namespaces import NetworksError
 from support.hosts import Node, hosts
+from support.namespaces import NetworksError
 
 from harm import Figures, count
 from harm.layouts import LAYOUTS, SECONDS, Expected, Folder

@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from evidence.networks.namespaces import NetworksError, run
+from support.namespaces import NetworksError, run
 
 NETWORK = "10.214.0"  # seen by nobody else
 APART = ("unshare", "--net", "--uts", "--ipc", "--pid", "--mount", "--fork", "--kill-child=KILL", "--mount-proc")
