@@ -42,7 +42,7 @@ void Server::begin_round(int64_t now) {
     job.device = device;
     job.session = kQuerySession;
     job.serial = round_.number;
-    enqueue(std::move(job));
+    enqueue(job);
   }
   if (round_.missing == 0) end_round();
 }
@@ -141,6 +141,7 @@ void Server::go_on(SessionId id, Session* session) {
 }
 
 Bytes Server::next_part(Session* session) {
+  if (!session->answer) return {};
   StatusAnswer& answer = *session->answer;
   const size_t part = answer.next++;
   if (part < table_.size()) return device_part(*session, answer, part);

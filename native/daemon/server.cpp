@@ -89,9 +89,9 @@ void Server::watch(int fd, uint64_t tag, uint32_t events) const {
 void Server::enqueue(Job job) {
   if (job.kind == Job::kRead && job.session != 0) {
     if (Session* session = find(job.session); session != nullptr) ++session->reads;
-    return queue_.reads.push_back(std::move(job));
+    return queue_.reads.push_back(job);
   }
-  (job.kind == Job::kRestore ? queue_.urgent : queue_.jobs).push_back(std::move(job));
+  (job.kind == Job::kRestore ? queue_.urgent : queue_.jobs).push_back(job);
 }
 
 int Server::mark(const std::string& device, const Holder& holder) {

@@ -83,7 +83,7 @@ void Server::wait_until(Lock* lock, int64_t deadline_ns, const std::function<boo
 void Server::make_call(Lock* lock) {
   std::deque<Job>& from = !queue_.urgent.empty() ? queue_.urgent : !queue_.jobs.empty() ? queue_.jobs : queue_.reads;
   Done done;
-  done.job = std::move(from.front());
+  done.job = from.front();
   from.pop_front();
   queue_.busy = true;
   const Session* asking = find(done.job.session);
