@@ -64,8 +64,9 @@ class Client:
         if not message:
             raise EOFError
         header = _HEADER.unpack_from(message)
-        fields = _REPLY.unpack_from(message, _HEADER.size)
-        text = fields[10].split(b"\0")[0].decode()
+        # A status brings messages of other kinds, which are shorter and have other fields.
+        fields = _REPLY.unpack_from(message.ljust(_HEADER.size + _REPLY.size, b"\0"), _HEADER.size)
+        text = fields[10].split(b"\0")[0].decode(errors="replace")
         status, flags, lease, low, high, now, _, _, pid, uid = fields[:10]
         return Reply(header[2], header[5], status, flags, lease, low, high, now, pid, uid, text)
 
