@@ -75,7 +75,8 @@ class Daemon:
             message = client.socket.recv(8192)
             if len(message) == 200 and struct.unpack_from("=Q", message, 16)[0] == serial:
                 return found
-            found.append(message)
+            if struct.unpack_from("=H", message, 6)[0] == wire.DEVICE:  # and not what the daemon did in all
+                found.append(message)
 
     def names(self) -> list[str]:
         """UUIDs of the GPUs in NVML's order."""
