@@ -445,6 +445,19 @@ def test_energy_behind_a_counters_end_is_of_power_in_every_output(tmp_path: Path
     assert found.gpus[1].missing_s == job.gpus[1].missing_s == pytest.approx(10, abs=0.3)
 
 
+def test_a_bounded_process_reads_no_run_a_second_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The helper that reads another user's runs may take 256 MiB; a report's reader aborts the process there."""
+    folder = node(tmp_path / "run")
+    whole = Watcher(folder, totals=True).look(END_S * S, HOST)
+
+    def refused(*_: object) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr("powerccl.live.job.used_by", refused)
+    job = Watcher(folder, totals=True, again=False).look(END_S * S, HOST)
+    assert job.ended and job.joules == pytest.approx(whole.joules, rel=0.001)
+
+
 def test_an_ended_jobs_live_energy_says_what_it_lacks(tmp_path: Path) -> None:
     folder = node(tmp_path / "run", between(40, 99, gone))
     job = Watcher(folder).look(END_S * S, HOST)

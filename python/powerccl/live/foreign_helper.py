@@ -118,7 +118,8 @@ def _look(asked: Asked, watchers: dict[Path, Watcher]) -> None:
             except (OSError, ValueError) as error:
                 reply.error = f"{reply.folder}: {getattr(error, 'strerror', None) or error}"
             try:
-                watcher = watchers.setdefault(folder, Watcher(folder, asked.window_s, asked.totals))
+                # A second reading has no room in what this process may take.
+                watcher = watchers.setdefault(folder, Watcher(folder, asked.window_s, asked.totals, again=False))
                 reply.job = watcher.look(monotonic_ns(), asked.host, until_s)
                 reply.counts = watcher.totals.counts() if watcher.totals else None
                 reply.waiting = watcher.run.waiting

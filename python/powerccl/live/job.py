@@ -31,8 +31,12 @@ MOST_GPUS = 4096  # of one run folder, and packages of processors
 class Watcher:
     """Follows one run folder."""
 
-    def __init__(self, folder: Path, window_s: float = 5.0, totals: bool = False) -> None:
-        """Follow `folder`. With `totals` all that was recorded before is read too, and counted; else its end only."""
+    def __init__(self, folder: Path, window_s: float = 5.0, totals: bool = False, again: bool = True) -> None:
+        """Follow `folder`. With `totals` all that was recorded before is read too, and counted; else its end only.
+
+        `again`: whether samples of a run that has ended are read once more, as a report reads them. It takes up to
+        half a GiB, and gives the report's energy; without it, energy is what was counted while the run was followed.
+        """
         self.run = LiveRun(folder, tail=not totals)
         self.totals = Totals() if totals else None
         self.window_s = window_s
@@ -46,6 +50,7 @@ class Watcher:
         self._boot_id = boot_id().replace("-", "")
         self._used: dict[tuple[str, str], Used] = {}  # of a run that has ended
         self._used_of: tuple[object, ...] = ()
+        self._again = again
 
     def close(self) -> None:
         """Let go of all files."""
@@ -250,7 +255,7 @@ class Watcher:
         for rank in job.ranks:
             used.setdefault(rank.gpu, []).append(rank.rank)
         visible = {host: self._visible(log) for host, log in self._logs.items()} if not used else {}
-        at_end = self._energy_at_end() if job.ended else {}
+        at_end = self._energy_at_end() if job.ended and self._again and not self.run.waiting else {}
         for (host, uuid), gpu in self._gpus.items():
             if uuid not in used if used else whole(gpu.latest, "gpu") not in visible[host]:
                 continue

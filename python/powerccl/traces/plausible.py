@@ -116,8 +116,8 @@ def stands_still(time_ns: Ints, watts: Floats, energy_uj: Ints, most_watts: floa
         # Between the first and the last reading inside: what a counter gained since a reading before is of before.
         a, b = int(np.searchsorted(at, time_ns[first])), int(np.searchsorted(at, time_ns[last], side="right")) - 1
         # Up to its last change: a counter that moves no more is the one that is wrong, since a GPU always draws power.
-        while b > a and uj[b] == uj[b - 1]:
-            b -= 1
+        changes = np.flatnonzero(np.diff(uj[a : b + 1]))
+        b = a + int(changes[-1]) + 1 if len(changes) else a
         gained, length_ns = np.diff(uj[a : b + 1]), np.diff(at[a : b + 1])
         sound = (gained >= 0) & (gained <= most_watts * (length_ns + UPDATE_NS) / 1e3)
         told_ns = float(length_ns[sound].sum())
