@@ -65,7 +65,7 @@ class ClockActuator {
   std::atomic<uint32_t> bell_{0};
   std::atomic<bool> asleep_{false}, stopping_{false}, failed_{false};
   std::atomic<uint32_t> applied_mhz_{0};  // what is set, or may be; 0: the default
-  std::atomic<bool> settled_{true};       // false while somebody waits in settle()
+  std::atomic<bool> settled_{true};       // false while a thread waits in settle()
   std::atomic<bool> reset_refused_{false};
   std::atomic<uint32_t> settled_bell_{0};
   std::atomic<uint64_t> switches_{0};

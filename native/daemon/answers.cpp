@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The status, an answer of many messages. Each message is made when the one before it has left: whoever asks and does
-// not read costs the daemon a few bytes.
+// The status, an answer of many messages. Each message is made when the one before it has left. A client that asks and
+// does not read costs the daemon a few bytes.
 #include <algorithm>
 #include <utility>
 

@@ -51,8 +51,8 @@ const char* text_of(Ending ending);
 class Actions {
  public:
   virtual ~Actions() = default;
-  // Puts a call of the driver into its queue, for a thread to make (worker_pool.cpp). The outcome answers whoever the
-  // job names, and comes back as call_done(); the table itself answers what takes no job.
+  // Puts a call of the driver into its queue, for a thread to make (worker_pool.cpp). The outcome answers the session
+  // that the job names, and comes back as call_done(). The table itself answers what takes no job.
   virtual void enqueue(Job job) = 0;
   // The state file; 0 or an errno.
   virtual int mark(const std::string& device, const Holder& holder) = 0;

@@ -3,8 +3,8 @@
 //
 // Device calls take milliseconds, and the driver serialises them, so one is made at a time, and nothing else may wait
 // for it. There are two threads, both alike (worker_pool.cpp): they wait in the same epoll, whose events go to one of
-// them each, and whoever is woken by a request makes the device call and answers: a change of threads costs more than
-// all the rest of a request. Everything but the wait, the call and its answer happens under one mutex.
+// them each, and the thread that a request wakes makes the device call and answers. A change of threads costs more
+// than all the rest of a request. Everything but the wait, the call and its answer happens under one mutex.
 #pragma once
 #include <atomic>
 #include <condition_variable>
@@ -85,8 +85,8 @@ class Server : public Actions {
     double credit = 0;  // requests that may be read now
     int64_t credit_ns = 0, not_before_ns = 0;
   };
-  // The reading of all clocks for those who ask for the status. There is one at a time, and whoever asks meanwhile is
-  // answered by the next.
+  // The reading of all clocks for those who ask for the status. There is one at a time. A client that asks
+  // meanwhile is answered by the next.
   struct Round {
     bool under_way = false;
     uint64_t number = 0;

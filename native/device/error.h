@@ -12,7 +12,7 @@ enum Code : int {
   kSymbolMissing = -2,   // this NVML lacks the function
   kBadArgument = -3,     // no such GPU name, impossible clock range
   kNoReading = -4,       // NVML answered with a number that cannot be a reading
-  kTooSlow = -5,         // a reading took so long that nobody knows which moment it is of
+  kTooSlow = -5,         // a reading took so long that its moment is not known
 };
 
 struct Error {

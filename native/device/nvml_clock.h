@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Setting, resetting and reading back the SM clock of one GPU through NVML.
 //
-// This code does what it is told: consent (--set-clocks, an emulated server, dry) and the mark in the state file are
-// the caller's business, before clock_lock is called. NVML is loaded with dlopen once a process and never unloaded. All
+// The caller sees to consent (--set-clocks, an emulated server, dry) and to the mark in the state file before it calls
+// clock_lock. NVML is loaded with dlopen once a process and never unloaded. All
 // functions may be called from any thread; calls on one GPU are serialised by the driver. Nothing here throws, exits or
 // aborts; a lost GPU, missing rights or a function that this NVML lacks come back as an error code (error.h). Source of
 // facts: NVIDIA's nvml.h, and docs/concepts/hardware.md for durations (a locked-clock call takes milliseconds).

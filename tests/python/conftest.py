@@ -42,7 +42,7 @@ def daemon(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeDaem
 
 @pytest.fixture
 def busy(daemon: FakeDaemon) -> FakeDaemon:
-    """Four GPUs: mine, another's, one whose clock is not restored yet, and one that nobody holds."""
+    """Four GPUs: mine, another's, one whose clock is not restored yet, and one without a lease."""
     mine = int(Flag.MINE)
     daemon.devices = [
         row(UUIDS[0], flags=mine, pid=4711, uid=ME, mhz=(345, 345, 360), held_ms=725_000, changes=1234, sharers=2,

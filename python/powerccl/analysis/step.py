@@ -127,7 +127,7 @@ def _of_rank(rank: int, calls: pl.DataFrame, kernels: pl.DataFrame, waits: pl.Da
     hosted = ((rows["start_ns"] - rows["called_ns"]) < HOST_US * 1e3).fill_null(value=False).to_numpy()
     progress = _Progress(rows, waits, hosted, loss)
     edges = iterations.edges
-    for spans in marked(waits).values():  # marks pause, and then nobody knows what waited
+    for spans in marked(waits).values():  # marks pause; what waited is not known then
         edges = edges[iv.contains(spans, edges[:, 0]) & iv.contains(spans, edges[:, 1] - 1)]
     template, cuts = _alike(rows, edges)
     if len(cuts) < FEWEST_ITERATIONS:

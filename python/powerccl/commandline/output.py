@@ -18,7 +18,7 @@ from powerccl.files import write_whole
 
 def fail(message: str, hint: str = "", code: int = 1) -> NoReturn:
     """Print an error and what to do about it on stderr, and exit."""
-    with contextlib.suppress(OSError):  # nobody is left to tell
+    with contextlib.suppress(OSError):  # the terminal is gone
         _print_line("error:", "red", message)
         if hint:
             _print_line("hint:", "cyan", hint)

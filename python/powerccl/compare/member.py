@@ -23,7 +23,7 @@ ReferenceOf = Callable[[RunData], Reference | None]
 
 
 def nothing_known(_: RunData) -> None:
-    """For whoever has no platform profile of a run."""
+    """For a caller without a platform profile of the run."""
 
 
 class Key(NamedTuple):

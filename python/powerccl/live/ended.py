@@ -26,7 +26,10 @@ def used_by(folder: Path, info: RunInfo, recorded: dict[str, Span]) -> dict[tupl
     """Energy by host and UUID. `recorded`: from when until when ranks recorded on each host, host ns."""
     found: dict[tuple[str, str], Used] = {}
     for log in read_samples(folder).power:
-        for (uuid,), rows in log.samples.group_by(["uuid"], maintain_order=True):
+        for _, uuid in log.gpus:
+            rows = log.of_gpu(uuid)
+            if rows is None or not len(rows):
+                continue
             span = _span(log.host, (int(rows["time_ns"][0]), int(rows["time_ns"][-1])), info, recorded)
             curve = gpu_curve(log, rows, span if log.host == info.host else None)
             if curve is None:
@@ -34,7 +37,7 @@ def used_by(folder: Path, info: RunInfo, recorded: dict[str, Span]) -> dict[tupl
             else:
                 joules = curve.within(window_of(curve, *span))
                 used = Used(joules, missing_ns(curve, *span) / 1e9)
-            found[log.host, str(uuid)] = used
+            found[log.host, uuid] = used
     return found
 
 

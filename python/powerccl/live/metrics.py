@@ -87,7 +87,7 @@ METRICS: tuple[tuple[str, str, tuple[str, ...], str], ...] = (
     ("powerccl_gpu_sm_clock_hertz", "gauge", GPU, "SM clock."),
     ("powerccl_gpu_temperature_celsius", "gauge", GPU, "Temperature."),
     ("powerccl_gpu_utilization_ratio", "gauge", GPU, "Share of time in which a kernel ran, as NVML tells."),
-    ("powerccl_gpu_clock_leased", "gauge", GPU, "1 while somebody holds a lease on the GPU's clock."),
+    ("powerccl_gpu_clock_leased", "gauge", GPU, "1 while a process holds a lease on the GPU's clock."),
     ("powerccl_cpu_power_watts", "gauge", ("run", "host"), "Power of the host's processors; everything on it counts."),
     ("powerccl_mpi_threads", "gauge", RANK, "Threads that have called MPI at a time: times are sums over them."),
     ("powerccl_mpi_calls", "counter", RANK, "Blocking MPI calls."),

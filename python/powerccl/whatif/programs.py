@@ -201,7 +201,7 @@ def _program(
     edges = np.stack([begins[:-1], begins[1:]], axis=1)
     index = index[:-1]
     whole = ~np.isnan(edges).any(axis=1)
-    for gpu, spans in marked(each.waits).items():  # marks pause, and then nobody knows what waited
+    for gpu, spans in marked(each.waits).items():  # marks pause; what waited is not known then
         inside = np.nan_to_num(edges).astype(np.int64)
         whole &= iv.contains(spans, inside[:, 0]) & iv.contains(spans, inside[:, 1] - 1) | (gpu != each.gpu)
     if int(whole.sum()) < FEWEST:

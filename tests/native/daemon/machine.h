@@ -46,7 +46,7 @@ class Machine : public Actions {
       --fail_sets;
       outcome.code = 999;
       outcome.text = "unknown driver error";
-      clock_mhz[job.device] = 1;  // nobody knows what
+      clock_mhz[job.device] = 1;  // what it is set to is not known
     } else if (job.kind == Job::kSet && refuse_sets > 0) {
       --refuse_sets;
       outcome.code = 4;
