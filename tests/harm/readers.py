@@ -29,6 +29,7 @@ from typing import Any
 import msgspec
 import numpy as np
 from support.big_run import write_run
+from support.figures import write
 
 from powerccl.errors import PowercclError
 from powerccl.traces import records
@@ -481,8 +482,7 @@ def main() -> int:
             "peak_mib": round(max(before.get("peak_mib", 0.0), peak_mib), 1),
             "seconds": round(before.get("seconds", 0.0) + time.monotonic() - started_s, 1),
         }
-        asked.out.parent.mkdir(parents=True, exist_ok=True)
-        asked.out.write_text(json.dumps(dict(sorted(kept.items())), indent=2) + "\n")
+        write(asked.out, dict(sorted(kept.items())))
     return 1 if failed else 0
 
 

@@ -20,7 +20,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from powerccl.launch.native import NativeFiles, find_native
-from support.figures import Figures
+from support.figures import Figures, show, write
 
 Measure = Callable[[NativeFiles, Path], Figures]
 
@@ -58,11 +58,9 @@ def main() -> int:
                 print(f"{topic}: {type(error).__name__}: {error}", file=sys.stderr)
                 continue
         figures.update(new)
-        for name, figure in sorted(new.items()):
-            print(f"{name:40} {figure['value']:>12} {figure['unit']:6} n={figure['n']}", flush=True)
+        show(dict(sorted(new.items())))
         print(f"{topic}: {time.monotonic() - begin_s:.0f} s", file=sys.stderr, flush=True)
-        arguments.out.parent.mkdir(parents=True, exist_ok=True)
-        arguments.out.write_text(json.dumps(dict(sorted(figures.items())), indent=2) + "\n")
+        write(arguments.out, dict(sorted(figures.items())))
     return 1 if failed else 0
 
 
