@@ -34,7 +34,7 @@ def test_per_call_does_about_what_was_predicted(powerccl: Powerccl) -> None:
 
 
 def test_without_a_profile_it_predicts_auto_alone(powerccl: Powerccl) -> None:
-    replay(powerccl, "ddp", 25, "--emulate", "a100x4", "--policy", "observe")
+    replay(powerccl, "ddp", 50, "--emulate", "a100x4", "--policy", "observe")
     done = powerccl("whatif", str(powerccl.runs[-1]), "--platform", "none")
     assert done.code == 0, done.err
     assert "per-call" not in done.out

@@ -222,6 +222,15 @@ def test_equal_buckets_make_one_iteration_by_their_times() -> None:
     assert iteration_length(np.zeros(80, dtype=np.int64), starts) == 4
 
 
+@pytest.mark.parametrize("seed", range(20))
+def test_a_few_pauses_do_not_make_several_iterations_one(seed: int) -> None:
+    random = np.random.default_rng(seed)
+    between = np.tile([39.0, 14, 14, 14], 26)
+    between += (random.random(len(between)) < 0.05) * random.exponential(40, len(between))
+    starts = (np.cumsum(between) * MS).astype(np.int64)
+    assert iteration_length(np.zeros(len(starts), dtype=np.int64), starts) in (0, 4)
+
+
 def test_ranks_that_come_late_in_turn_do_not_stretch_an_iteration() -> None:
     late = np.arange(400) // 10 % 8 == 3
     starts = np.arange(400, dtype=np.int64) * MS + np.where(late, 60_000, 0)

@@ -27,6 +27,7 @@ SPREAD, STEADY = 1.5, 0.01  # times vary as little as at best, within so much of
 REGULAR = 0.2  # mean deviation against the length
 
 Ints = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float64]
 
 
 @dataclass
@@ -142,13 +143,30 @@ def _length_by_times(start_ns: Ints) -> int:
     enough = max(SPREAD * min(spreads, default=0.0), STEADY * usual)
     for length, spread in zip(lengths, spreads, strict=True):
         if spread <= enough:
-            return length if spread <= REGULAR * usual else 0
+            return _shortest_within(between, length, max(spread, STEADY * usual)) if spread <= REGULAR * usual else 0
     return 0
 
 
-def _spread(between: npt.NDArray[np.float64], length: int) -> float:
+def _shortest_within(between: Floats, length: int, spread: float) -> int:
+    """The shortest divisor of a length whose places are as far apart as the longer one's, within their spread.
+
+    A few pauses among few iterations make several of them look more regular than one.
+    """
+    places = np.median(_by_place(between, length), axis=0)
+    for divisor in (each for each in range(1, length) if length % each == 0):
+        if _spread(places, divisor) <= spread:
+            return divisor
+    return length
+
+
+def _by_place(between: Floats, length: int) -> Floats:
+    """Intervals as iterations of this length, shape (iterations, length); a part at the end is left out."""
+    return between[: len(between) // length * length].reshape(-1, length)
+
+
+def _spread(between: Floats, length: int) -> float:
     """How far intervals are from the median of their place in iterations of this length, on average."""
-    whole = between[: len(between) // length * length].reshape(-1, length)
+    whole = _by_place(between, length)
     return float(np.mean(np.abs(whole - np.median(whole, axis=0))))
 
 
