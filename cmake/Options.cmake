@@ -3,7 +3,9 @@ find_package(Threads REQUIRED)
 
 add_library(powerccl_options INTERFACE)
 target_compile_options(powerccl_options INTERFACE -Wall -Wextra -Wshadow -Wno-unused-parameter -fno-semantic-interposition)
-target_include_directories(powerccl_options INTERFACE ${PROJECT_SOURCE_DIR}/native)
+# A file is included by its room and name, whichever of the three parts the room stands in.
+target_include_directories(powerccl_options INTERFACE ${PROJECT_SOURCE_DIR}/native ${PROJECT_SOURCE_DIR}/native/job
+                                                      ${PROJECT_SOURCE_DIR}/native/node ${PROJECT_SOURCE_DIR}/native/testbed)
 target_link_libraries(powerccl_options INTERFACE Threads::Threads)
 if(POWERCCL_SANITIZE)
   target_compile_options(powerccl_options INTERFACE -fsanitize=${POWERCCL_SANITIZE} -fno-omit-frame-pointer -fno-sanitize-recover=all)

@@ -27,10 +27,28 @@ ALLOWED: dict[str, set[str]] = {
     "emulator": {"physics", "abi"},
     "sim": {"clock", "record", "policy", "abi", "libc", "physics", "bench"},
 }
+# Where a room stands under native/. What every part uses stands beside them.
+PARTS = {
+    "job": {"adapters", "runtime", "clock", "record", "policy", "base"},
+    "node": {"agent", "daemon", "device"},
+    "testbed": {"bench", "physics", "emulator", "sim"},
+}
 NVIDIA = {"cuda.h": {"bench", "emulator", "adapters"}, "nvml.h": {"bench", "emulator", "device"}}
 INCLUDE = re.compile(r'^\s*#\s*include\s*[<"]([^">]+)[">]', re.MULTILINE)
 TARGET = re.compile(r"add_(?:library|executable)\((powerccl[\w-]+)")
 LINKS = re.compile(r"target_link_libraries\(\S+ ([^)]*)\)|\bLINK ([^)]*)\)")
+
+
+def place_of(room: str) -> str:
+    """Where a room stands under native/."""
+    return next((f"{part}/{room}" for part, rooms in PARTS.items() if room in rooms), room)
+
+
+def room_of(path: Path, root: Path) -> str:
+    """The room that a file stands in, by its place: a place that is not on the map is returned as it is."""
+    parts = path.relative_to(root).parts[:-1]
+    place = "/".join(parts[: 2 if parts[:1] and parts[0] in PARTS else 1])
+    return next((room for room in ALLOWED if place_of(room) == place), place)
 
 
 def include_faults(root: Path) -> list[str]:
@@ -39,7 +57,7 @@ def include_faults(root: Path) -> list[str]:
     for path in sorted(root.rglob("*")):
         if path.suffix not in {".h", ".cpp", ".c"}:
             continue
-        room = path.relative_to(root).parts[0]
+        room = room_of(path, root)
         if room not in ALLOWED:
             found.append(f"{path}: room `{room}` is not on the map (tools/check-arrows.py)")
             continue
@@ -50,24 +68,22 @@ def include_faults(root: Path) -> list[str]:
             if name in NVIDIA and room not in NVIDIA[name]:
                 found.append(f"{path}: {room} may not include {name}")
             if name.startswith("../"):
-                found.append(f"{path}: include {name} by its path from native/")
+                found.append(f"{path}: include {name} by its room")
     return found
 
 
 def link_faults(root: Path) -> list[str]:
     """Return one line for each target that links a library of a folder that its own folder may not include."""
     lists = {path: path.read_text(encoding="utf-8") for path in sorted(root.rglob("CMakeLists.txt"))}
-    room_of = {
-        target: path.relative_to(root).parts[0] for path, text in lists.items() for target in TARGET.findall(text)
-    }
-    room_of["powerccl_abi"] = "abi"  # its target stands in native/CMakeLists.txt, as it is headers alone
+    rooms = {target: room_of(path, root) for path, text in lists.items() for target in TARGET.findall(text)}
+    rooms["powerccl_abi"] = "abi"  # its target stands in native/CMakeLists.txt, as it is headers alone
     found = []
     for path, text in lists.items():
-        room = path.relative_to(root).parts[0]
+        room = room_of(path, root)
         for libraries in LINKS.findall(text):
             for library in " ".join(libraries).split():
-                target = room_of.get(library, room)
-                if target not in ALLOWED[room] | {room}:
+                target = rooms.get(library, room)
+                if target not in ALLOWED.get(room, set(ALLOWED)) | {room}:
                     found.append(f"{path}: {room} may not link {library}")
     return found
 

@@ -16,7 +16,7 @@ from pathlib import Path
 
 PACKAGE = "nvidia-nccl-cu13"
 LOOKED_AT = (2, 32, 3)  # the newest release whose functions were compared; 2.28.9, 2.29.7 and 2.30.7 were too
-LIST = Path(__file__).parent.parent / "native/adapters/nccl/preload_functions.def"
+LIST = Path(__file__).parent.parent / "native/job/adapters/nccl/preload_functions.def"
 LIBRARY = "nvidia/nccl/lib/libnccl.so.2"
 
 # Patterns of functions that need nobody before them.

@@ -52,10 +52,10 @@ class Node:
     below: list["Node"] = field(default_factory=list)
 
 
-def native_arrows() -> Arrows:
-    """For each native folder, the folders that it may include."""
-    found: Arrows = runpy.run_path(str(ROOT / "tools" / "check-arrows.py"))["ALLOWED"]
-    return found
+def native_rules() -> tuple[Arrows, dict[str, set[str]]]:
+    """For each native folder, the folders that it may include; and the parts that folders stand in."""
+    rules = runpy.run_path(str(ROOT / "tools" / "check-arrows.py"))
+    return rules["ALLOWED"], rules["PARTS"]
 
 
 def python_layers() -> list[list[str]]:
@@ -271,17 +271,18 @@ def python_part(layers: list[list[str]]) -> tuple[list[str], float]:
 
 def picture() -> str:
     """The picture in SVG."""
-    arrows = native_arrows()
+    arrows, rooms = native_rules()
     native, native_end = native_part(arrows)
     python, python_end = python_part(python_layers())
     notes = [
+        "; ".join(f"{part}/ has {', '.join(sorted(of))}" for part, of in rooms.items() if part != "job") + ".",
         "Native: an arrow says “may include and link”. A chain of arrows says the same, but not for",
         ", ".join(forbidden_shortcuts(arrows)) + ".",
         "Python: a layer may import all layers below it. Packages of one layer do not import each other.",
     ]
     parts = [
         text("native/", 24, 40, "left title"),
-        text("in the dashed frame: inside the job’s process", 90, 40),
+        text("in the dashed frame: inside the job’s process: job/, and what it shares", 90, 40),
         text("python/powerccl/", PYTHON_AT, 40, "left title"),
         *native,
         *python,

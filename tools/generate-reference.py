@@ -2,7 +2,7 @@
 """Write what the documentation takes from the sources; --check only compares.
 
 docs/reference/environment.md from native/abi/environment.def; docs/reference/powerccld.md and
-packaging/powerccld.toml from native/daemon/config.def; the tables of docs/reference/lease-protocol.md from
+packaging/powerccld.toml from native/node/daemon/config.def; the tables of docs/reference/lease-protocol.md from
 native/abi/lease.h; docs/images/architecture.svg from the arrows between folders (tools/draw-architecture.py).
 """
 
@@ -20,11 +20,11 @@ RENEW = "`make reference` renews it."
 ENVIRONMENT = Path("native/abi/environment.def")
 VARIABLE = re.compile(r'^POWERCCL_ENV\((\w+), (\w+), "([^"]*)", (\w+), "(.*)"\)$', re.MULTILINE)
 
-CONFIG = Path("native/daemon/config.def")
+CONFIG = Path("native/node/daemon/config.def")
 KEY = re.compile(r'^POWERCCLD_KEY\((\w+), (\w+), (\w+), "([^"]*)", (\d+), (\d+), "(.*)"\)$', re.MULTILINE)
 TOML_WIDTH = 116
 
-DAEMON = Path("native/daemon/main.cpp")
+DAEMON = Path("native/node/daemon/main.cpp")
 OPTION = re.compile(
     r'app\.add_(?:option|flag)\(\s*"(--[\w-]+)"(?:[^;"]|"(?:[^"\\]|\\.)*")*?(?:->type_name\("(\w+)"\))?;'
 )

@@ -128,7 +128,7 @@ def main() -> None:
     if sys.argv[1:] == ["--guide"]:
         return write_guide()
     folder = Path(sys.argv[1])
-    files = ",".join(str(Path("native/emulator/platforms") / f"{name}.conf") for name in PLATFORMS)
+    files = ",".join(str(Path("native/testbed/emulator/platforms") / f"{name}.conf") for name in PLATFORMS)
     study = ["powerccl", "study", "scaling", "--gpus", "1,2,4,8", "--emulate", files]
     subprocess.run(
         [sys.executable, "-m", *study, "--runs-dir", str(folder), "--json", str(folder / "found.json"), "--", *COMMAND],

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from powerccl.whatif.machines import changed, value_of
 
-PLATFORMS = Path(__file__).resolve().parents[2] / "native/emulator/platforms"
+PLATFORMS = Path(__file__).resolve().parents[2] / "native/testbed/emulator/platforms"
 BASES = ("t4x8", "h200x4", "a100x4")
 GPUS = (4, 8, 16)
 LEASE_INTERVAL_MS = "50"  # powerccld's default

@@ -105,7 +105,7 @@ class Builds:
 
     def program(self, constant: Constant | None = None, value: str = "") -> Path:
         """powerccl-sim with another value of a constant."""
-        path = self.folder / "native/policy" / constant.header if constant else None
+        path = self.folder / "native/job/policy" / constant.header if constant else None
         before = path.read_text() if path else ""
         if constant and path:
             changed = before.replace(f"{constant.name} = {constant.value}", f"{constant.name} = {value}", 1)
@@ -153,8 +153,8 @@ def table(
     lines = [
         "# Constants of the clock policy",
         "",
-        "This page is for people who change the policy. It lists each constant of `native/policy`, and what half and",
-        "double of it do, simulated. `evidence/scripts/figures-constants.py` makes it.",
+        "This page is for people who change the policy. It lists each constant of `native/job/policy`, and what half",
+        "and double of it do, simulated. `evidence/scripts/figures-constants.py` makes it.",
         "",
         f"As it is, the policy saves {usual[0]:.2f} % of the energy and changes the time by {usual[1]:+.2f} %:",
         f"means of {number} machines. The most slowdown is {usual[2]:.2f} %, with a budget of {BUDGET_PCT:g} %.",
@@ -182,7 +182,7 @@ def main() -> None:
     parser.add_argument("--only", nargs="*", default=[])
     parser.add_argument("--machines", type=int, default=8)
     options = parser.parse_args()
-    headers = {name: (ROOT / "native/policy" / name).read_text() for name in HEADERS}
+    headers = {name: (ROOT / "native/job/policy" / name).read_text() for name in HEADERS}
     every = [each for name, text in headers.items() for each in constants_of(name, text)]
     found = [each for each in every if not re.search(r"\bk[A-Z]", each.value)]  # what follows from another is none
     of = cases(options.machines)

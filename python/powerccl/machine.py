@@ -2,7 +2,8 @@
 """Which machine was measured: what a file, a folder or a search that goes on later is tied to.
 
 powerccl-bench names the machine in each header and refuses to continue another machine's file by itself
-(native/bench/machine.cpp). Verbs that keep more than such a file keep the machine beside, and compare it here.
+(check_same_machine in native/testbed/bench/report.h). Verbs that keep more than such a file keep the machine beside,
+and compare it here.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ import pytest
 from harness import Powerccl, Running, alive, descendants, eventually
 
 ROOT = Path(__file__).parents[2]
-PLATFORMS = ROOT / "native/emulator/platforms"
+PLATFORMS = ROOT / "native/testbed/emulator/platforms"
 # Study E's sequence with shorter computation.
 SCENARIO = "compute 60\nreduce_scatter 700000000\ncompute 5\nall_gather 700000000\n"
 

@@ -23,7 +23,7 @@ from powerccl.whatif.scaling import scaled
 from powerccl.whatif.scenarios import scenario_texts, shape_of
 from powerccl.whatif.simulator import Simulated, SimulatorError
 
-CONF = (Path(__file__).resolve().parents[2] / "native/emulator/platforms/t4x8.conf").read_text()
+CONF = (Path(__file__).resolve().parents[2] / "native/testbed/emulator/platforms/t4x8.conf").read_text()
 MIB = 1 << 20
 
 

@@ -439,7 +439,7 @@ def test_links_are_set_for_the_job(tmp_path: Path) -> None:
 
 
 def test_emulated_platforms_by_their_gpus(tmp_path: Path) -> None:
-    platforms = Path(__file__).parents[2] / "native/emulator/platforms"
+    platforms = Path(__file__).parents[2] / "native/testbed/emulator/platforms"
     names = [str(platforms / "a100x4.conf"), str(platforms / "a100x8-two-nodes.conf")]
     with pytest.raises(PowercclError, match="at most 4"):
         run(tmp_path, ["true", "{gpus}"], [1, 8], names[:1])

@@ -12,7 +12,7 @@ import polars as pl
 from powerccl.analysis import intervals as iv
 from powerccl.analysis.findings import Clocks
 
-NOT_NOW = -100  # kClockNotNow of native/clock/clock_client.h: no lease at the moment, nothing was set
+NOT_NOW = -100  # kClockNotNow of native/job/clock/clock_client.h: no lease at the moment, nothing was set
 CLOCK_STEP_MHZ = 30  # a read-back this far above the clock set is still that clock: drivers round to their steps
 
 

@@ -2,7 +2,7 @@
 """Why no rank of a job left a trace: one sentence, which the summary and every report show.
 
 The evidence is how the job ended, the run folder's disk, and what powerccl-agent saw of the job's processes in /proc
-(native/agent/job_processes.h). A rule states a cause only if its evidence is there; the first that applies wins.
+(native/node/agent/job_processes.h). A rule states a cause only if its evidence is there; the first that applies wins.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ ELSEWHERE = ("ssh", "sbatch", "docker", "podman", "nerdctl", "kubectl", "qsub", 
 HIDDEN = ("", "-1", "NoDevFiles", "void")
 # A file system with less room than this takes no trace: its header alone has 4 KiB.
 LEAST_ROOM_BYTES = 64 << 10
-FILTERED = ".refused-"  # begins the name of a file for a system call: native/base/seccomp_filter.cpp
+FILTERED = ".refused-"  # begins the name of a file for a system call: native/job/base/seccomp_filter.cpp
 _MARK = "process,"
 
 

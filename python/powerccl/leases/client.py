@@ -38,7 +38,7 @@ from powerccl.leases.protocol import (
 
 SOCKET = "/run/powerccl/powerccld.sock"
 SOCKET_VARIABLE = "POWERCCL_LEASE_SOCKET"
-ROOT_SUFFIX = ".root"  # native/daemon/socket_place.h
+ROOT_SUFFIX = ".root"  # native/node/daemon/socket_place.h
 SILENCE_S = 5
 GUIDE = "an administrator installs it: packaging/README.md"
 

@@ -2,7 +2,7 @@
 """The tuner table: which algorithm, protocol and channels a collective gets (docs/reference/tuner-table.md).
 
 The format is that of the CSV of NVIDIA's example tuner plugin. What is taken and refused here is what the plugin in
-native/adapters/nccl/tuner_table.cpp takes and refuses; tests/native/adapters/tuner_cases.txt holds both to it.
+native/job/adapters/nccl/tuner_table.cpp takes and refuses; tests/native/adapters/tuner_cases.txt holds both to it.
 """
 
 from __future__ import annotations

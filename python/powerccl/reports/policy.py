@@ -8,7 +8,7 @@ from powerccl.quantities import change, change_between, mhz, plural, seconds
 
 MOSTLY = 0.5  # of the time at a low clock: less communication than this is worth a line
 NOTABLE = 0.01  # of the job's time
-LONGEST_CALLS = 2048  # of an iteration that is found (IterationDetector::kLongest in native/policy)
+LONGEST_CALLS = 2048  # of an iteration that is found (IterationDetector::kLongest in native/job/policy)
 
 
 def policy_lines(summary: RunSummary) -> list[str]:

@@ -22,7 +22,7 @@ PREFIX = "way."
 # A stream for each collective, used in turn: computation then waits for one and not for those behind it. Each stream
 # waits for the collective before, since ways have communicators of their own. A scenario has 16 streams at most.
 STREAMS = 12
-# Which ways NCCL has for a pattern on windows (native/bench/way.cpp): others would be plain under another name.
+# The ways that NCCL has for a pattern on windows (native/testbed/bench/pattern.h). Others would be plain all the same.
 WAYS_OF = {
     "all_gather": ("symmetric", COPY_ENGINE, "efficiency"),
     "reduce_scatter": ("symmetric", "efficiency"),

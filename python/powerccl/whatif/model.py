@@ -11,8 +11,8 @@ from powerccl.whatif.programs import Recorded, stretched
 from powerccl.whatif.scenarios import scenario_texts
 from powerccl.whatif.simulator import Simulated
 
-# Virtual seconds of a fit: twice a T4's slow power average (native/emulator/platforms), then enough for a mean that is
-# good to 0.1 %.
+# Virtual seconds of a fit: twice a T4's slow power average (native/testbed/emulator/platforms), then enough for a mean
+# that is good to 0.1 %.
 WARM_UP_S, MEASURED_S = 4.0, 6.0
 # Of computation. A step leaves a quarter of what was off, in jobs that mostly compute.
 STRETCHES, MOST_STRETCH = 3, 1.25

@@ -51,7 +51,7 @@ struct CudaApi {
   decltype(::cuGraphLaunch)* graph_launch = library.optional("cuGraphLaunch");
   decltype(::cuGraphExecDestroy)* graph_exec_destroy = library.optional("cuGraphExecDestroy");
   decltype(::cuGraphDestroy)* graph_destroy = library.optional("cuGraphDestroy");
-  // Of the emulator's libcuda alone (native/emulator/client/emulator_client.h); null on real GPUs.
+  // Of the emulator's libcuda alone (native/testbed/emulator/client/emulator_client.h); null on real GPUs.
   CUresult (*stop_time)(uint64_t patience_ns, uint64_t* stop) = library.optional("pwe_stop_time");
   CUresult (*start_time)(uint64_t stop) = library.optional("pwe_start_time");
   void (*submit_as_of)(uint64_t stamp_ns) = library.optional("pwe_submit_as_of");

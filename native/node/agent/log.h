@@ -7,7 +7,7 @@ namespace powerccl::agent {
 // reader that has gone away is no reason to stop.
 void say(const char* format, ...) __attribute__((format(printf, 1, 2)));
 
-// "\nhint: <what to do>" for a code of native/device, or "".
+// "\nhint: <what to do>" for a code of native/node/device, or "".
 const char* hint_line(int code);
 
 }  // namespace powerccl::agent

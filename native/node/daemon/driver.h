@@ -16,7 +16,7 @@ struct DeviceAbout {
 };
 
 struct Outcome {
-  int code = 0;            // native/device's; 0: done
+  int code = 0;            // native/node/device's; 0: done
   bool untouched = false;  // it failed, and before anything changed
   uint32_t now_mhz = 0;    // read back; 0: not read
   uint64_t reasons = 0;

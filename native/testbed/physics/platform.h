@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A platform file (native/emulator/platforms/*.conf): what the emulated server is made of and how it behaves.
+// A platform file (native/testbed/emulator/platforms/*.conf): what the emulated server is made of and how it behaves.
 #ifndef POWERCCL_PHYSICS_PLATFORM_H
 #define POWERCCL_PHYSICS_PLATFORM_H
 #include <array>
@@ -50,7 +50,7 @@ struct WayModel {
   SizeCurve time, power, slows;
 };
 
-// How NCCL's variables and a tuner's choices change a collective's time and power (server/tuning.cpp has the formula).
+// How NCCL's variables and a tuner's choices change a collective's time and power (tuning.cpp has the formula).
 // Everything is relative to NCCL's default, for which the factor is exactly 1.
 struct TuningModel {
   double latency_share = 0.8;  // of the time at the bandwidth curve's first point: what does not shrink with bandwidth

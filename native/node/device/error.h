@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How native/device reports what went wrong: a code to compare and record, and a short English text to print.
+// How native/node/device reports what went wrong: a code to compare and record, and a short English text to print.
 #ifndef POWERCCL_DEVICE_ERROR_H
 #define POWERCCL_DEVICE_ERROR_H
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// NVML as this project uses it: the functions, looked up once. Only native/device includes this.
+// NVML as this project uses it: the functions, looked up once. Only native/node/device includes this.
 #ifndef POWERCCL_DEVICE_NVML_LIBRARY_H
 #define POWERCCL_DEVICE_NVML_LIBRARY_H
 #include <nvml.h>
