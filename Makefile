@@ -8,7 +8,7 @@ BIN := $(abspath $(VENV))/bin
 NATIVE := build/native
 export PATH := $(BIN):$(PATH)
 
-.PHONY: all setup native demo test test-native test-python test-e2e lint lint-quick tidy-aside e2e analyze format pictures reference docs docs-build soak sanitize fuzz fuzz-python wheel \
+.PHONY: all setup lock native demo test test-native test-python test-e2e lint lint-quick tidy-aside e2e analyze format pictures reference docs docs-build soak sanitize fuzz fuzz-python wheel check-wheel \
         figures-demo figures-mpi figures-daemon figures-policies \
         figures-robustness figures-constants figures-whatif figures-sim figures-tune figures-analysis figures-accounts figures-harm figures-trust figures-first bench clean help
 
@@ -25,29 +25,39 @@ endif
 quietly = $(1) > $(VENV)/$(2).log || { cat $(VENV)/$(2).log; exit 1; }
 PIP = $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
+# Versions and hashes of all packages, the same on each machine.
+LOCKED = $(PIP) --constraint requirements.lock -r
 # Three steps, so that `make demo` compiles while the packages that it runs with are fetched.
 setup: $(VENV)/.ready
 
-$(VENV)/.build: pyproject.toml tools/list-requirements.py
+$(VENV)/.build: pyproject.toml requirements.lock tools/list-requirements.py
 	echo "setting up $(VENV) (once)"
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(PIP) --upgrade "pip>=24"
 	$(BIN)/python tools/list-requirements.py pyproject.toml build > $(VENV)/build.txt
-	$(PIP) -r $(VENV)/build.txt
+	$(LOCKED) $(VENV)/build.txt
 	touch $@
 
 $(VENV)/.run: $(VENV)/.build
 	echo "fetching Python packages (once)"
 	$(BIN)/python tools/list-requirements.py pyproject.toml dependencies report live tune > $(VENV)/run.txt
-	$(PIP) -r $(VENV)/run.txt
+	$(LOCKED) $(VENV)/run.txt
 	$(BIN)/python tools/link-package.py $(VENV)
 	touch $@
 
 $(VENV)/.ready: $(VENV)/.run
 	echo "fetching tools for tests and checks (once)"
 	$(BIN)/python tools/list-requirements.py pyproject.toml dev > $(VENV)/dev.txt
-	$(PIP) -r $(VENV)/dev.txt
+	$(LOCKED) $(VENV)/dev.txt
 	touch $@
+
+# make lock    requirements.lock again, with the newest versions that pyproject.toml allows
+lock: $(VENV)/.build
+	$(PIP) uv
+	$(BIN)/python tools/list-requirements.py pyproject.toml build wheel dependencies report live tune dev > $(VENV)/lock.txt
+	$(BIN)/uv pip compile --quiet --upgrade --universal --python-version 3.10 --generate-hashes --no-annotate --no-header \
+	  $(VENV)/lock.txt --output-file $(VENV)/locked.txt
+	sed -e ':a' -e '/\\$$/{N;s/ *\\\n */ /;ba' -e '}' $(VENV)/locked.txt > requirements.lock
 
 build/deps/.ready: tools/fetch-libraries
 	tools/fetch-libraries build/deps
@@ -144,6 +154,7 @@ lint-quick: setup build/test/.configured
 	$(BIN)/python tools/check-figures.py
 	$(BIN)/python tools/generate-reference.py --check
 	$(BIN)/python tools/check-prose.py --out build/figures/words.json
+	$(BIN)/zizmor --quiet --no-progress --offline .github/workflows
 	$(SITE)
 
 # make analyze    clang's static analyzer over the native sources, in minutes
@@ -204,9 +215,18 @@ soak: build/test/.configured build/deps/mpi/.ready
 	POWERCCL_TEST_ORDERS=1000000 build/test/tests/native/policy/powerccl_policy_test --gtest_filter='LearningPolicy.NoOrder*'
 	POWERCCL_NATIVE=$(abspath build/test/stage) $(BIN)/python -m pytest -m slow tests/e2e
 
-# make wheel    one py3 wheel with the libraries, powerccl-bench and the command, in dist/
-wheel: setup build/deps/.ready
-	$(BIN)/python -m pip wheel --quiet --no-deps --no-build-isolation --wheel-dir dist .
+# make wheel    one wheel for all Pythons, with the name of the oldest glibc that it runs on, and its sources, in dist/
+wheel: $(VENV)/.build build/deps/.ready
+	$(BIN)/python tools/list-requirements.py pyproject.toml wheel > $(VENV)/wheel.txt
+	$(LOCKED) $(VENV)/wheel.txt
+	rm -rf build/wheelhouse dist
+	$(call quietly,$(BIN)/python -m build --no-isolation --outdir build/wheelhouse --sdist --wheel .,wheel)
+	$(call quietly,$(BIN)/auditwheel repair --wheel-dir dist build/wheelhouse/*.whl,auditwheel)
+	cp build/wheelhouse/*.tar.gz dist
+
+# make check-wheel    the wheel installed as users do, a command recorded with it, and the demo
+check-wheel: wheel
+	PYTHON=$(PYTHON) tools/check-wheel dist/*.whl build/check-wheel
 
 clean:
 	rm -rf build dist
