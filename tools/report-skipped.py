@@ -22,7 +22,7 @@ PACKAGES = {
     r"slurmctld|slurmd|munge|srun": "slurmctld slurmd slurm-client munge",
     r"no musl-gcc": "musl-tools",
     r"no .*-m32|32-bit": "gcc-multilib",
-    r"no clang": "clang libclang-rt-dev",
+    r"no (libraries for )?clang": "clang libclang-rt-dev",
     r"Chromium": "chromium",
     r"promtool|prometheus": "prometheus",
     r"no ip\b|no tc\b|iproute": "iproute2",

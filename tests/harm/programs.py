@@ -72,15 +72,20 @@ def found(build: Build) -> tuple[str, ...]:
     return ()
 
 
-def compiled(build: Build, folder: Path) -> Path | None:
-    """The program; None where this machine has no compiler for it.
-
-    Raises:
-        CalledProcessError: it has, which fails.
-    """
+def missing(build: Build, folder: Path) -> str:
+    """What this machine lacks to build a program this way: the compiler, or its headers and libraries. Empty: nothing."""
     compiler = found(build)
     if not compiler:
-        return None
+        return f"no {build.compiler[0]} here"
+    command = [*compiler, "-pthread", "-x", "c", "-", "-o", str(folder / "smallest")]
+    smallest = "#include <pthread.h>\nint main(void) { return 0; }\n"
+    done = subprocess.run(command, input=smallest, text=True, capture_output=True, timeout=LIMIT_S, check=False)
+    return f"no libraries for {' '.join(compiler)} here: {done.stderr.strip()}" if done.returncode else ""
+
+
+def compiled(build: Build, folder: Path) -> Path:
+    """The program, of a build that lacks nothing here."""
+    compiler = found(build)
     program = folder / build.name.replace(" ", "-").replace(",", "")
     options = ["-O1", "-g", "-pthread"]
     if "-shared-libasan" in compiler:  # is not where the loader looks
@@ -96,7 +101,6 @@ def compiled(build: Build, folder: Path) -> Path | None:
 def others(folder: Path) -> Iterator[tuple[str, tuple[str, ...]]]:
     """Commands that are no fresh build of SOURCE: name and command."""
     plain = compiled(BUILDS[0], folder)
-    assert plain
     if os.geteuid() == 0:
         privileged = folder / "setuid"
         shutil.copy(plain, privileged)
@@ -159,10 +163,11 @@ def under(native: NativeFiles, folder: Path, way: str, command: Sequence[str]) -
 def programs(folder: Path) -> Iterator[tuple[str, tuple[str, ...]]]:
     """Every program that can be built here: name and command."""
     for build in BUILDS:
-        program = compiled(build, folder)
-        if program is None:
-            print(f"programs: {build.compiler[0]} is not installed: {build.name} is left out", file=sys.stderr)
+        lacking = missing(build, folder)
+        if lacking:
+            print(f"programs: {lacking}: {build.name} is left out", file=sys.stderr)
             continue
+        program = compiled(build, folder)
         for what in build.does:
             yield f"{build.name}, {what}", (str(program), what)
     yield from others(folder)
