@@ -148,6 +148,8 @@ lint-quick: setup build/test/.configured
 	$(BIN)/ruff check python tests tools evidence examples
 	$(BIN)/ruff format --check python tests tools evidence examples
 	$(BIN)/mypy
+	$(BIN)/mypy tests/e2e
+	$(BIN)/mypy tests/conftest.py
 	$(BIN)/lint-imports --no-cache
 	$(BIN)/python tools/check-arrows.py native
 	$(BIN)/python tools/check-nccl-functions.py

@@ -20,7 +20,7 @@ from harm import daemon as attacks
 from harness import IDLE_MHZ, EmulatedMachine, eventually
 from lease_client import Client
 
-from powerccl.leases.client import RefusedError, connect
+from powerccl.leases.client import Leases, RefusedError, connect
 from powerccl.leases.protocol import Status, Type
 
 SOON_S = 5.0  # generous: it takes milliseconds
@@ -74,7 +74,7 @@ def test_who_reads_late_gets_all_of_it(daemon: Daemon) -> None:
     client.socket.settimeout(20)
     time.sleep(0.2)
     parts: dict[int, list[int]] = {serial: [] for serial in asked}
-    answered = []
+    answered: list[int] = []
     while len(answered) < len(asked):
         message = client.socket.recv(8192)
         kind, serial = struct.unpack_from("=H", message, 6)[0], struct.unpack_from("=Q", message, 16)[0]
@@ -119,7 +119,7 @@ def test_places_of_a_user_and_of_root(daemon: Daemon) -> None:
         assert refused.value.status == Status.TOO_MANY
         assert f"user {NOBODY} has 4 connections already (access.sessions_per_user)" in str(refused.value)
         kept.pop().socket.close()
-        admitted: list[Client] = []
+        admitted: list[Leases] = []
 
         def place_is_free() -> bool:  # once the daemon has seen the other's end
             with contextlib.suppress(RefusedError):

@@ -169,11 +169,11 @@ def test_nothing_is_resumed_on_another_machine(powerccl: Powerccl, tmp_path: Pat
     assert powerccl("bench", "--emulate", "h200x4", *more).code == 0
     assert len((tmp_path / "kept.jsonl").read_text().splitlines()) == 1 + 3
 
-    options = ("--patterns", "all_reduce", "--sizes", "1M", "--clocks", "1980", "--out", "p.json")
+    profiling = ("--patterns", "all_reduce", "--sizes", "1M", "--clocks", "1980", "--out", "p.json")
     work = tmp_path / "p.profiling"
     work.mkdir()
     (work / "points.jsonl").write_bytes(kept)
-    done = powerccl("profile", "--emulate", "h200x4-sockets", *options, "--resume")
+    done = powerccl("profile", "--emulate", "h200x4-sockets", *profiling, "--resume")
     assert done.code == 1
     assert "cannot resume the interrupted profile here" in done.err and "is from another machine" in done.err
     assert "omit --resume to start a new one" in done.err

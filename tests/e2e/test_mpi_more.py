@@ -94,7 +94,7 @@ def test_statically_linked_mpi(tmp_path: Path) -> None:
     objects = [folder / "libmpich.a", "-lucp", "-lucs", "-luct", fabric, "-lhwloc", "-lpthread", "-lm", "-lrt"]
     program = tmp_path / "static-mpi"
     include = ["-I/usr/include/x86_64-linux-gnu/mpich"]
-    link = ["cc", *include, PROGRAMS / "unusual.c", "-o", program, *filter(None, objects)]
+    link = ["cc", *include, str(PROGRAMS / "unusual.c"), "-o", str(program), *(str(each) for each in objects if each)]
     if subprocess.run(link, capture_output=True, timeout=60, check=False).returncode != 0:
         pytest.skip("libmpich.a does not link here: libmpich-dev, libucx-dev, libfabric-dev, libhwloc-dev")
     for adapter in ("auto", "published"):

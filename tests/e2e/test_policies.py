@@ -32,7 +32,9 @@ class Replayed:
         found: dict[str, Any] = json.loads(out.read_text())
         self.joules, self.step_ms = found["summary"]["joules_per_gpu"], found["summary"]["step_ms"]
         self.run = read_run(powerccl.runs[-1])
-        self.outcome = summary_of(powerccl.runs[-1]).policy_outcome
+        outcome = summary_of(powerccl.runs[-1]).policy_outcome
+        assert outcome is not None
+        self.outcome = outcome
 
 
 @pytest.mark.slow

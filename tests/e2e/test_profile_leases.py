@@ -11,9 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from daemon_process import Daemon
 from harness import IDLE_MHZ, EmulatedMachine, Powerccl, Running, descendants, eventually, name_of
 from lease_client import OK, REVOKE, Client
-from test_daemon import SET_MHZ, Daemon
+from test_daemon import SET_MHZ
 
 FEW = ("--patterns", "all_reduce", "--sizes", "8M")
 MANY = ("--patterns", "all_reduce,gather", "--sizes", "2M:8M:2", "--clocks", "900,600")

@@ -15,11 +15,13 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
+from daemon_process import NOBODY, Daemon
 from harness import IDLE_MHZ, EmulatedMachine, alive, eventually, profile_of
-from test_daemon import NOBODY, SET_MHZ, Daemon
+from test_daemon import SET_MHZ
 
 from powerccl.launch.native import NativeFiles
 
@@ -132,7 +134,7 @@ class Cluster:
         key = self.folder / "munge.key"
         key.write_bytes(os.urandom(128))
         key.chmod(0o400)
-        files = {"key": key, "socket": "munge.sock", "pid": "munge.pid", "log": "munge.log", "seed": "munge.seed"}
+        files = {"key": key.name, "socket": "munge.sock", "pid": "munge.pid", "log": "munge.log", "seed": "munge.seed"}
         named = {name: self.folder / file for name, file in files.items()}
         options = [f"--{name}-file={path}" for name, path in named.items() if name != "socket"]
         return ["--foreground", "--force", f"--socket={named['socket']}", *options]
@@ -186,9 +188,13 @@ class Cluster:
 
     def end(self) -> None:
         """All of it."""
+
+        def ended(process: subprocess.Popen[bytes]) -> bool:
+            return process.poll() is not None
+
         for process in reversed(self.started):
             process.terminate()
-            if not eventually(lambda ended=process: ended.poll() is not None, 10):
+            if not eventually(partial(ended, process), 10):
                 process.kill()
                 process.wait()
         self.daemon.end()

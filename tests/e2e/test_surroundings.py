@@ -30,6 +30,7 @@ def test_a_job_in_a_time_namespace(powerccl: Powerccl) -> None:
     done = powerccl("run", "--emulate", "t4x8", "--", *enter, *job)
     assert done.code == 0, done.err
     _, summary = last_run(powerccl)
+    assert summary.communication.time_s and summary.wall_s
     assert 0 < summary.communication.time_s < summary.wall_s < 100
     assert summary.energy.joules
     assert not summary.problems

@@ -73,7 +73,7 @@ def found(build: Build) -> tuple[str, ...]:
 
 
 def missing(build: Build, folder: Path) -> str:
-    """What this machine lacks to build a program this way: the compiler, or its headers and libraries. Empty: nothing."""
+    """What this machine lacks to build a program this way: the compiler or its libraries. Empty: nothing."""
     compiler = found(build)
     if not compiler:
         return f"no {build.compiler[0]} here"

@@ -8,10 +8,11 @@ from pathlib import Path
 
 import pytest
 from accountant import keep_books
-from accounts.books import audit_damaged, kinds_of_damage, outputs_of, synthetic_run
+from accounts.books import audit_damaged, kinds_of_damage, outputs_of
 from audit import Audit
 from read_outputs import Outputs, shown
 from synthetic import exposed_run, mpi_run
+from synthetic_at_random import synthetic_run
 
 # One to eight ranks, one and two hosts, GPUs by UUID and by bus id, counters that update at each or every fifth read.
 SEEDS = (3, 17, 21, 39)

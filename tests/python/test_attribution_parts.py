@@ -110,7 +110,7 @@ def test_changes_are_dated_by_their_beat() -> None:
 
 def test_power_scaled_to_a_seldom_read_counter() -> None:
     time = np.arange(0, 30_000, 20, dtype=np.int64) * MS
-    power = 50_000.0 + 20_000.0 * (np.arange(len(time)) // 5 % 3)
+    power = (50_000.0 + 20_000.0 * (np.arange(len(time)) // 5 % 3)).astype(np.float64)
     energy = np.full(len(time), -1, dtype=np.int64)
     energy[::100] = (np.arange(len(time))[::100] * 20 * 80_000).astype(np.int64)  # 80 W
     seen = observations(time, power, energy)
@@ -136,7 +136,7 @@ def test_waits_that_came_late_are_put_beside_their_kernels() -> None:
 
 def test_small_matrices_have_one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two summaries at once on a busy node took five times as long, their threads waiting for each other."""
-    seen = []
+    seen: list[int] = []
 
     def look(*_: object) -> EnergyFindings:
         seen.extend(pool["num_threads"] for pool in threadpool_info() if pool["user_api"] == "blas")

@@ -9,13 +9,14 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import fakes
 import pytest
 
 from powerccl.launch import child as relay
 from powerccl.launch.child import ChildNotStartedError, run_child
-from powerccl.launch.witness import Received, signal_within
+from powerccl.launch.witness import Received, Witness, signal_within
 
 
 @pytest.mark.parametrize(
@@ -58,7 +59,7 @@ def test_a_stop_outlives_late_news_of_a_continued_child(monkeypatch: pytest.Monk
     monkeypatch.setattr(os, "waitpid", lambda *_: next(news))
     monkeypatch.setattr(os, "kill", lambda *pair: sent.append(pair))
     child = relay.Child(pid=1)
-    relay._Relay(child, set(), relay.Witness(), []).wait()
+    relay._Relay(child, set(), Witness(), []).wait()
     assert (os.getpid(), signal.SIGSTOP) in sent
     assert child.ended() == relay.Ended(7, None)
 
@@ -79,14 +80,15 @@ sys.exit(ended.code)
 """
 
 
-def start_launcher(*command: str, **more: object) -> subprocess.Popen[str]:
+def start_launcher(*command: str, **more: Any) -> subprocess.Popen[str]:
     package = str(Path(__file__).parents[2] / "python")
-    return subprocess.Popen(
+    launcher: subprocess.Popen[str] = subprocess.Popen(
         [sys.executable, "-c", LAUNCHER.format(package=package), *command],
         stdout=subprocess.PIPE,
         text=True,
-        **more,  # type: ignore[call-overload]
+        **more,
     )
+    return launcher
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1])
@@ -160,7 +162,7 @@ def test_a_long_stop_brings_no_signal_that_nobody_sent() -> None:
             if (info := signal_within(watched, 0.03)) is not None:
                 os.write(writes, bytes([info.si_signo]))
     os.close(writes)
-    told = []
+    told: list[int] = []
     for _ in range(20):
         time.sleep(0.01)
         os.kill(pid, signal.SIGSTOP)

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 from lease_daemon import ME, OTHER, UUIDS, FakeDaemon, clocks, row
-from rich.console import Console
 
+from powerccl.console import Console
 from powerccl.leases.client import Device
 from powerccl.leases.protocol import Flag, Status, Type
 from powerccl.reports import clocks as report
@@ -93,9 +93,10 @@ def test_colour_unless_unwanted(monkeypatch: pytest.MonkeyPatch) -> None:
     about = type("About", (), {"server": "powerccld", "draining": False, "dry": False, "emulated": False})()
     monkeypatch.delenv("NO_COLOR", raising=False)
     for wanted in (True, False):
-        console = Console(file=StringIO(), force_terminal=True, color_system="standard", width=80, no_color=not wanted)
+        shown = StringIO()
+        console = Console(file=shown, force_terminal=True, color_system="standard", width=80, no_color=not wanted)
         report.print_clocks(console, about, [held])
-        assert ("\x1b[1;96m" in console.file.getvalue()) is wanted  # type: ignore[attr-defined]
+        assert ("\x1b[1;96m" in shown.getvalue()) is wanted
 
 
 def test_short_names_tell_devices_apart() -> None:

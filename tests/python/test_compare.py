@@ -341,11 +341,11 @@ def test_replayed_iterations(tmp_path: Path) -> None:
         }  # fmt: skip
         (tmp_path / f"{name}.json").write_text(json.dumps(document))
     found = compare_sides([str(tmp_path / "a.json"), str(tmp_path / "b.json")], Path)
-    rows = {row.what: row for row in found.rows}
-    assert rows["step"].cells[0].value == pytest.approx(0.101)
-    assert rows["step"].cells[0].n == 30
-    assert rows["step"].changes[0].verdict == HIGHER
-    assert rows["energy of a step, all GPUs"].cells[0].value == pytest.approx(20)
+    by_name = {row.what: row for row in found.rows}
+    assert by_name["step"].cells[0].value == pytest.approx(0.101)
+    assert by_name["step"].cells[0].n == 30
+    assert by_name["step"].changes[0].verdict == HIGHER
+    assert by_name["energy of a step, all GPUs"].cells[0].value == pytest.approx(20)
 
 
 def test_runs(tmp_path: Path) -> None:

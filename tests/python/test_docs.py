@@ -128,9 +128,9 @@ def test_the_page_on_traces_has_each_field_of_each_record() -> None:
         fields = (layout.fields or {}).items()
         begin = 0 if heading == "Header" else 8
         assert shown == {
-            name: (offset, field.itemsize)
-            for name, (field, offset) in fields
-            if offset >= begin and not name.startswith("reserved")
+            name: (place[1], place[0].itemsize)
+            for name, place in fields
+            if place[1] >= begin and not name.startswith("reserved")
         }, heading
 
 

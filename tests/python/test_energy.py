@@ -3,6 +3,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -29,9 +32,9 @@ def test_clip_length_and_containment() -> None:
     assert iv.covered_before(iv.EMPTY, np.array([5])).tolist() == [0]
 
 
-def ideal(end_ms: int, every_ms: int, watts: object) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def ideal(end_ms: int, every_ms: int, watts: Callable[[int], float]) -> tuple[Any, Any, Any]:
     """Sample times, power (mW) and the exact counter (uJ) of a power given per ms."""
-    power = np.array([watts(t) for t in range(end_ms + 1)], dtype=float)  # type: ignore[operator]
+    power = np.array([watts(t) for t in range(end_ms + 1)], dtype=np.float64)
     energy = np.concatenate([[0], np.cumsum(power * 1000)])
     t = np.arange(0, end_ms + 1, every_ms)
     return (t * MS).astype(np.int64), power[t] * 1000, energy[t].astype(np.int64)

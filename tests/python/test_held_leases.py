@@ -66,6 +66,7 @@ def server(tmp_path: Path) -> Iterator[Server]:
 @pytest.fixture
 def held(server: Server) -> Iterator[HeldLeases]:
     with open_session(HeldLeases, server.path, "test") as session:
+        assert isinstance(session, HeldLeases)
         yield session
 
 

@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -58,7 +59,7 @@ print(json.dumps({"registered": len(backend.registered), "exchanges": len(dist.e
 
 def run(
     tmp_path: Path, body: str, nccl: str = "(2, 30, 7)", least: str = f"{1 << 20}@2", notes: int = 1, **environment: str
-) -> tuple[dict[str, object], dict[str, object] | None]:
+) -> tuple[dict[str, Any], dict[str, object] | None]:
     """What a job printed, and what its rank left in the run folder."""
     program = tmp_path / "job.py"
     has_version = f"powerccl_windows.nccl_version = lambda: {nccl}\nimport torch\n"
@@ -187,8 +188,8 @@ def test_an_older_nccl_changes_nothing(tmp_path: Path) -> None:
 
 
 def test_another_nccl_below_does_not_get_our_policy(tmp_path: Path) -> None:
-    ours = {"NCCL_CTA_POLICY": "2", "POWERCCL_WINDOWS_POLICY": "1"}
-    assert run(tmp_path, "", nccl="(2, 28, 9)", **ours)[0]["policy"] is None
+    ours = run(tmp_path, "", nccl="(2, 28, 9)", NCCL_CTA_POLICY="2", POWERCCL_WINDOWS_POLICY="1")
+    assert ours[0]["policy"] is None
     assert run(tmp_path, "", nccl="(2, 28, 9)", NCCL_CTA_POLICY="2")[0]["policy"] == "2", "the user's own"
 
 

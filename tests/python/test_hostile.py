@@ -9,16 +9,17 @@ import re
 import socket
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import click
 import pytest
 from click.testing import CliRunner, Result
+from plotly.offline import get_plotlyjs
 from synthetic import MS, TraceWriter, mpi_run, profile_of, training_run, write_info
 
 from powerccl import clean, files
 from powerccl.commands import VERBS, cli
 from powerccl.live.run_folder import LiveRun
-from powerccl.reports.page import get_plotlyjs
 from powerccl.traces.folder import read_run
 
 NOBODY = 65534
@@ -118,7 +119,7 @@ def test_a_trace_cut_short_while_it_is_read(tmp_path: Path, monkeypatch: pytest.
     path = folder / "rank-0.trace"
     read_chunk = large.read_chunk
 
-    def cut(*arguments: object) -> object:
+    def cut(*arguments: Any) -> object:
         os.truncate(path, 4096 + 64 * 3)
         return read_chunk(*arguments)
 
@@ -177,7 +178,14 @@ def evil_run(tmp_path: Path, name: bytes) -> Path:
     (folder / f"power-{text.replace('/', '')}.csv").write_text(changed)
     power.unlink()
     more = dict.fromkeys(("started_at", "policy", "clocks", "platform", "launcher"), EVIL)
-    info = {"name": EVIL, "host": text, "emulated": "t4x8", "gpus": [EVIL], "versions": {EVIL: EVIL}, **more}
+    info: dict[str, Any] = {
+        "name": EVIL,
+        "host": text,
+        "emulated": "t4x8",
+        "gpus": [EVIL],
+        "versions": {EVIL: EVIL},
+        **more,
+    }
     write_info(folder, end_ns, command=[EVIL, EVIL], environment={EVIL: EVIL}, **info)
     (folder / "rank-9.trace").write_bytes(b"PWN")
     (folder / f"rank-{EVIL.replace('/', '')}.trace").write_bytes(b"PWN")

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import dataclasses
+import grp
 import os
 import pwd
 import re
@@ -11,6 +12,7 @@ import socket
 import struct
 import tempfile
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -84,7 +86,7 @@ def test_serials_grow_and_words_unasked_are_passed_over(daemon: FakeDaemon) -> N
     assert daemon.asked[2] == (Type.DRAIN, struct.pack("=II", 1, 0))
 
 
-GARBAGE = {
+GARBAGE: dict[str, Callable[[int], bytes]] = {
     "short": lambda serial: b"hello",
     "magic": lambda serial: message(Type.REPLY, serial, b"\0" * 176, magic=0x12345678),
     "type": lambda serial: message(77, serial, b""),
@@ -111,8 +113,10 @@ def test_garbage_is_refused(daemon: FakeDaemon, what: str, when: Type) -> None:
 
 @pytest.mark.parametrize("times", [0, 2])
 def test_a_status_has_one_totals(daemon: FakeDaemon, times: int) -> None:
-    parts = lambda serial: [*[totals(serial)] * times, reply(serial)]  # noqa: E731
-    daemon.override = lambda kind, serial: parts(serial) if kind == Type.STATUS else None
+    def answers(kind: int, serial: int) -> list[bytes] | None:
+        return [*[totals(serial)] * times, reply(serial)] if kind == Type.STATUS else None
+
+    daemon.override = answers
     assert f"with {times} totals" in clocks().output
 
 
@@ -216,19 +220,19 @@ def test_no_permission(daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch) -> N
     def denied(*_: object) -> None:
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr(leases, "_reach", lambda _, path: original(Denied(), path))
-    original, Denied = leases_reach, type("Denied", (), {"connect": denied})  # noqa: N806
+    refusing = type("Refusing", (), {"connect": denied})
+    monkeypatch.setattr(leases, "_reach", lambda _, path: leases_reach(refusing(), path))
     daemon.path.chmod(0o660)
     result = clocks()
     assert result.exit_code == 1
     assert "no permission to use powerccld's socket" in result.output
-    group = leases.grp.getgrgid(daemon.path.stat().st_gid).gr_name
+    group = grp.getgrgid(daemon.path.stat().st_gid).gr_name
     assert f"hint: ask the administrator to add you to the group that owns the socket: {group}" in result.output
     daemon.path.chmod(0o600)
     assert "may use it" in clocks().output
     daemon.path.chmod(0o660)
     me = pwd.getpwuid(ME).pw_name
-    monkeypatch.setattr(leases.grp, "getgrgid", lambda gid: leases.grp.struct_group(("power", "x", gid, [me])))
+    monkeypatch.setattr(grp, "getgrgid", lambda gid: grp.struct_group(("power", "x", gid, [me])))
     monkeypatch.setattr(os, "getgroups", list)
     assert "you joined its group power after you logged in" in clocks().output
 

@@ -125,7 +125,7 @@ def test_golden_summary(tmp_path: Path) -> None:
     assert found.rows[0].wait_per_rank_s == pytest.approx(0.3)
     assert [(comm.name, comm.nranks, comm.ranks) for comm in found.comms] == [("world", 2, [0, 1]), ("", 0, [0, 1])]
     first, second = found.by_rank
-    assert (first.execution_s, second.execution_s) == (pytest.approx(2.0 - 0.75), pytest.approx(2.0 - 0.15))
+    assert (first.execution_s, second.execution_s) == pytest.approx((2.0 - 0.75, 2.0 - 0.15))
     assert first.wait_s == pytest.approx(0.61)
     (imbalance,) = found.imbalance
     assert (imbalance.function, imbalance.latest_rank, imbalance.calls) == ("MPI_Allreduce", 1, 1000)

@@ -12,6 +12,7 @@ import pytest
 from powerccl.errors import PowercclError
 from powerccl.patterns import KIB, MIB, PATTERNS, PUBLISHED_OVERHEAD_BYTES
 from powerccl.platforms import store
+from powerccl.platforms.catalog import BUILTIN
 from powerccl.platforms.measurements import (
     BenchHeader,
     BenchPoint,
@@ -172,16 +173,23 @@ def test_profiles_of_before_0_1_load(tmp_path: Path) -> None:
     assert read is not None and read.idle_watts == 25.1
 
 
-def test_users_profiles_are_found_by_name_and_hide_built_in_ones() -> None:
+def users_folder() -> Path:
     folder = store.PROFILES.folder
+    assert folder is not None
+    return folder
+
+
+def test_users_profiles_are_found_by_name_and_hide_built_in_ones() -> None:
+    folder = users_folder()
     folder.mkdir(parents=True)
     (folder / "t4x8.json").write_bytes(encode(profile(links="mine")))
     assert store.load_profile("t4x8").links == "mine"
 
 
 def test_unknown_profile_suggests(monkeypatch: pytest.MonkeyPatch) -> None:
-    store.PROFILES.folder.mkdir(parents=True)
-    (store.PROFILES.folder / "cluster9.json").write_bytes(encode(profile()))
+    folder = users_folder()
+    folder.mkdir(parents=True)
+    (folder / "cluster9.json").write_bytes(encode(profile()))
     with pytest.raises(PowercclError) as error:
         store.load_profile("cluster8")
     assert error.value.message == "unknown platform 'cluster8'"
@@ -226,7 +234,7 @@ def test_a_profile_of_another_machine_is_refused() -> None:
 
 
 def test_the_machines_own_profile_is_found_but_never_an_emulated_one() -> None:
-    folder = store.PROFILES.folder
+    folder = users_folder()
     folder.mkdir(parents=True)
     (folder / "broken.json").write_text("{")
     (folder / "t4x8.json").write_bytes(encode(profile()))
@@ -292,7 +300,7 @@ def test_where_clocks_could_not_be_set_the_profile_says_why() -> None:
 
 
 def test_built_in_profiles_are_sound() -> None:
-    for path in store.BUILTIN.glob("*.json"):
+    for path in BUILTIN.glob("*.json"):
         built_in = store.load_profile(str(path))
         assert built_in.name == path.stem
         assert policy_table(built_in).startswith("powerccl-policy-table 1\n")

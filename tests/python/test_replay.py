@@ -151,7 +151,7 @@ def bench(tmp_path: Path, step: Step) -> ReplayBench:
 
 def test_a_replay_is_made_as_long_as_the_iteration(bench: ReplayBench) -> None:
     """1.6 ms of replay for 1.5 recorded: computation takes 0.9 instead of 1.0."""
-    assert bench.calibrate() == (pytest.approx(1.5), pytest.approx(1.5))
+    assert bench.calibrate() == pytest.approx((1.5, 1.5))
     assert bench.stretch == pytest.approx(0.9)
 
 

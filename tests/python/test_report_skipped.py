@@ -20,7 +20,7 @@ def report(folder: Path, *reasons: str, **environment: str) -> subprocess.Comple
     skipped = [{"test": f"test_{at}", "reason": reason} for at, reason in enumerate(reasons)]
     file.write_text(json.dumps({"ran": 5, "skipped": skipped}))
     kept = {name: value for name, value in os.environ.items() if name != "CI"}
-    command = [sys.executable, TOOL, file, "--out", folder / "figure.json"]
+    command = [sys.executable, str(TOOL), str(file), "--out", str(folder / "figure.json")]
     return subprocess.run(command, env={**kept, **environment}, capture_output=True, text=True, timeout=60, check=False)
 
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 import synthetic
 from click.testing import CliRunner
@@ -18,7 +19,7 @@ from powerccl.whatif import machines
 from powerccl.whatif.calls import NoProgramError
 from powerccl.whatif.machines import Unknown
 from powerccl.whatif.model import fitted
-from powerccl.whatif.programs import Collective, Program, Recorded, Recording
+from powerccl.whatif.programs import Collective, Ints, Program, Recorded, Recording
 from powerccl.whatif.scaling import scaled
 from powerccl.whatif.scenarios import scenario_texts, shape_of
 from powerccl.whatif.simulator import Simulated, SimulatorError
@@ -87,9 +88,7 @@ def test_hidden_collectives_slow_computation_beside_them(tmp_path: Path) -> None
     assert lines[5] == "wait s0 on compute"
 
 
-def recorded_edges():  # type: ignore[no-untyped-def]
-    import numpy as np
-
+def recorded_edges() -> Ints:
     return np.array([[0, 1]], dtype=np.int64)
 
 

@@ -124,7 +124,8 @@ def test_a_recorded_iteration_is_found_again() -> None:
     (gather,) = found.operations
     assert gather.released_us == pytest.approx(300.0)
     assert gather.needed_us == pytest.approx(1000.0)
-    assert (gather.pattern, gather.bytes, gather.lasts_us) == ("all_gather", 1 << 20, pytest.approx(1000.0))
+    assert (gather.pattern, gather.bytes) == ("all_gather", 1 << 20)
+    assert gather.lasts_us == pytest.approx(1000.0)
     assert not gather.hosted
     assert time_us(found) == pytest.approx(1300.0)
 

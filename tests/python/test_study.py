@@ -10,11 +10,12 @@ import fakes
 import msgspec
 import pytest
 from click.testing import CliRunner
-from rich.console import Console
 from synthetic import MS, TraceWriter, write_info, write_power
 
 from powerccl.commands import cli
+from powerccl.console import Console
 from powerccl.errors import PowercclError
+from powerccl.launch.native import find_native
 from powerccl.machine import machine_of
 from powerccl.study import findings as scaling
 from powerccl.study import launch
@@ -223,7 +224,7 @@ def test_the_sweep_beside(study: Path) -> None:
     assert gather.sweep_busbw_gbs == pytest.approx(BYTES * 3 / 4 / 0.04 / 1e9)
     scatter = next(each for each in four.collectives if each.pattern == "reduce_scatter")
     assert scatter.sweep_busbw_gbs is None
-    assert (two.scaling_pct, four.scaling_pct) == (pytest.approx(100), pytest.approx(100))
+    assert (two.scaling_pct, four.scaling_pct) == pytest.approx((100, 100))
     assert found.notes == ["not run yet: default-8"]
 
 
@@ -443,7 +444,7 @@ def test_emulated_platforms_by_their_gpus(tmp_path: Path) -> None:
     names = [str(platforms / "a100x4.conf"), str(platforms / "a100x8-two-nodes.conf")]
     with pytest.raises(PowercclError, match="at most 4"):
         run(tmp_path, ["true", "{gpus}"], [1, 8], names[:1])
-    native = launch.find_native()
+    native = find_native()
     found = launch._platforms(native, launch.Asked(command=[], gpus=[8], links=["default"], emulate=names))
     assert [launch._platform_for(found, gpus)[1].stem for gpus in (1, 4, 5, 8)] == [  # type: ignore[index]
         "a100x4",

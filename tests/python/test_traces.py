@@ -33,17 +33,17 @@ def sample_trace() -> TraceWriter:
 
 def test_layouts_are_those_of_the_native_header() -> None:
     text = (Path(__file__).parents[2] / "native/abi/trace.h").read_text()
-    fields = records.HEADER.fields or {}
-    read = {name: (offset, field.itemsize) for name, (field, offset) in fields.items() if name != "reserved"}
+    fields = dict(records.HEADER.fields or {})
+    read = {name: (place[1], place[0].itemsize) for name, place in fields.items() if name != "reserved"}
     assert fields_of(body_of(text, "powerccl_trace_header")) == read
     for kind, name in records.KINDS.items():
         assert f"POWERCCL_REC_{name.upper()} = {kind}," in text
         end = text.index(f"}} {'comm_up' if name == 'comm' else name};")
-        fields = records.LAYOUTS[kind].fields or {}
+        fields = dict(records.LAYOUTS[kind].fields or {})
         read = {
-            field: (offset - 8, layout.itemsize)
-            for field, (layout, offset) in fields.items()
-            if offset >= 8 and not field.startswith("reserved")
+            field: (place[1] - 8, place[0].itemsize)
+            for field, place in fields.items()
+            if place[1] >= 8 and not field.startswith("reserved")
         }
         assert fields_of(text[text.rindex("struct {", 0, end) : end]) == read, name
         assert records.LAYOUTS[kind].itemsize == records.RECORD_BYTES

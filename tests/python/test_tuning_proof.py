@@ -5,6 +5,7 @@ import time
 from itertools import pairwise
 from math import exp
 from pathlib import Path
+from typing import Any
 
 import pytest
 from synthetic import MS, TraceWriter
@@ -127,12 +128,17 @@ def test_all_sides_take_turns_and_one_that_fails_is_left_out() -> None:
     assert all(sorted(rest[i : i + 3]) == [(0, 0), (0, 1), (2, 0)] for i in range(0, len(rest), 3))
 
 
+class SlowBench(MadeUpBench):
+    def open(self, *given: Any) -> None:
+        time.sleep(0.02)
+        super().open(*given)
+
+
 def test_confirming_ends_in_time_but_not_too_soon() -> None:
     bench = MadeUpBench()
     confirm(bench, {}, [Candidate({"NCCL_NTHREADS": "256"})], given("all_reduce", "1M").cases, False, seconds=0)
     assert len(bench.opened) == 2 * FEWEST_ROUNDS  # an interval takes two; another round would not fit
-    slow = MadeUpBench()
-    slow.open = lambda *given: (time.sleep(0.02), MadeUpBench.open(slow, *given))[1]  # type: ignore[method-assign]
+    slow = SlowBench()
     began = time.monotonic()
     confirm(slow, {}, [Candidate({"NCCL_NTHREADS": "256"})], given("all_reduce", "1M").cases, False, seconds=0.25)
     assert time.monotonic() - began < 0.3
@@ -210,6 +216,7 @@ def profile(**more: object) -> TunedProfile:
 
 def test_a_profile_survives_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    assert TUNED.folder
     save_tuned(profile(), TUNED.folder / "here.json")
     assert load_tuned("here") == profile() and list(TUNED.known()) == ["here"]
     assert load_tuned("here").digest == profile().digest != profile(variables={}).digest

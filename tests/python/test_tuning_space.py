@@ -2,6 +2,7 @@
 """Which parameters are searched where, and which configurations are mended."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,9 +14,9 @@ def machine(*links: str, nccl: str = "2.28.9") -> Machine:
     return Machine("NVIDIA H200", 4, 1, nccl, links)
 
 
-def names(*links: str, nccl: str = "2.28.9", patterns: tuple[str, ...] = ("all_reduce",), **more: object) -> set[str]:
+def names(*links: str, nccl: str = "2.28.9", patterns: tuple[str, ...] = ("all_reduce",), **more: Any) -> set[str]:
     environment = more.pop("environment", {})
-    space = make_space(machine(*links, nccl=nccl), patterns, environment, **more)  # type: ignore[arg-type]
+    space = make_space(machine(*links, nccl=nccl), patterns, environment, **more)
     return {parameter.name for parameter in space.parameters}
 
 
@@ -89,10 +90,11 @@ def test_what_nccl_does_not_read_is_refused(tmp_path: Path) -> None:
     library.write_bytes(b"\x7fELF\0NCCL_NEW_THING\0NCCL_%s of NCCL_TEXT here\0NCCL_OTHER\0")
     assert names_in(library) == {"NCCL_NEW_THING", "NCCL_OTHER"}
     assert names("sockets", add=("NCCL_NEW_THING=1,2",), read_by_nccl=lambda: names_in(library)) >= {"NCCL_NEW_THING"}
-    for options, hint in (
+    refused: tuple[tuple[dict[str, Any], str], ...] = (
         ({"add": ("NCCL_NEW_THINGS=1,2",)}, "did you mean 'NCCL_NEW_THING'?"),
         ({"fix": ("NCCL_FOO=1",)}, "in the environment"),
-    ):
+    )
+    for options, hint in refused:
         with pytest.raises(PowercclError, match="this NCCL reads no such variable") as error:
             names("sockets", read_by_nccl=lambda: names_in(library), **options)
         assert hint in error.value.hint
@@ -111,7 +113,8 @@ def test_what_nccl_does_not_read_is_refused(tmp_path: Path) -> None:
 )
 def test_wrong_words_are_refused_with_a_hint(option: str, value: str, hint: str) -> None:
     with pytest.raises(PowercclError) as error:
-        names("sockets", **{option: (value,)})
+        more: dict[str, Any] = {option: (value,)}
+        names("sockets", **more)
     assert hint in error.value.hint
 
 

@@ -7,6 +7,7 @@ import json
 import os
 import sys
 from pathlib import Path
+from typing import Any
 
 import polars as pl
 import pytest
@@ -35,16 +36,23 @@ MIB = 1 << 20
 
 
 def point(
-    size: int, way: str, time_us: float, beside: str = "", added_us: float | None = None, **more: object
+    size: int, way: str, time_us: float, beside: str = "", added_us: float | None = None, **more: Any
 ) -> WayPoint:
     return WayPoint(
         pattern="all_gather", size_bytes=size, way=way, beside=beside, time_us=time_us, added_us=added_us, **more
-    )  # type: ignore[arg-type]
+    )
 
 
-def table(*points: WayPoint, **more: object) -> WaysTable:
-    made = {"name": "here", "gpu": "NVIDIA H200", "gpus": 2, "emulated": False, "provenance": "a test", **more}
-    return WaysTable(points=list(points), **made)  # type: ignore[arg-type]
+def table(*points: WayPoint, **more: Any) -> WaysTable:
+    made: dict[str, Any] = {
+        "name": "here",
+        "gpu": "NVIDIA H200",
+        "gpus": 2,
+        "emulated": False,
+        "provenance": "a test",
+        **more,
+    }
+    return WaysTable(points=list(points), **made)
 
 
 def pair(size: int, plain_us: float, other_us: float, plain_added: float, other_added: float) -> list[WayPoint]:
@@ -215,9 +223,9 @@ def test_what_a_job_could_have_is_a_range() -> None:
     (row,) = found.rows
     assert (row.pattern, row.way, row.calls, row.size_bytes) == ("all_gather", COPY_ENGINE, 1000, 128 * MIB)
     # Half of what is saved at twice the size: 100 us beside computation, 110 us alone; 60 and 50 mJ of each GPU.
-    assert (row.saved_s.low, row.saved_s.high) == (pytest.approx(0.05), pytest.approx(0.055))
+    assert (row.saved_s.low, row.saved_s.high) == pytest.approx((0.05, 0.055))
     assert row.saved_joules is not None
-    assert (row.saved_joules.low, row.saved_joules.high) == (pytest.approx(50), pytest.approx(60))
+    assert (row.saved_joules.low, row.saved_joules.high) == pytest.approx((50, 60))
     assert found.span_s == pytest.approx(1.0, rel=1e-2)
     (sentence,) = possible_lines(found)
     assert "5.0 % to 5.5 % of each GPU's time" in sentence and "256 MiB of memory" in sentence

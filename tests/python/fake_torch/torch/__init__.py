@@ -1,5 +1,7 @@
 """As much of PyTorch as python/powerccl/hooks uses, on no GPU. `control` scripts what the other ranks do."""
 
+from typing import Any
+
 from torch import cuda
 
 bfloat16 = type("dtype", (), {"itemsize": 2, "__repr__": lambda _: "torch.bfloat16"})()
@@ -24,6 +26,6 @@ class Tensor:
             self.pool.free.setdefault(self.nbytes, []).append(self.address)
 
 
-def empty(*size: object, dtype: object, device: object) -> Tensor:
+def empty(*size: Any, dtype: Any, device: object) -> Tensor:
     shape = size[0] if isinstance(size[0], (tuple, list)) else size
     return Tensor(dtype.itemsize * int(shape[0]), cuda.current)

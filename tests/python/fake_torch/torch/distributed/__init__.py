@@ -3,6 +3,7 @@
 import json
 from collections.abc import Callable
 from types import SimpleNamespace
+from typing import Any
 
 gathered: list[object] = []  # the pool of each output, in order
 exchanges: list[object] = []  # what this rank gave the other
@@ -53,6 +54,6 @@ def get_rank() -> int:
     return rank
 
 
-def all_gather_into_tensor(output: object, input: object, group: object, async_op: bool) -> object:
+def all_gather_into_tensor(output: Any, input: object, group: object, async_op: bool) -> object:
     gathered.append(output.pool)
     return ("work", async_op)

@@ -1,21 +1,24 @@
 """Here `fully_shard` is defined, as in PyTorch."""
 
 from types import SimpleNamespace
+from typing import Any
 
 
 class DefaultAllGather:
-    def allocate(self, size: object, *, dtype: object, device: object) -> object:
+    def allocate(self, size: tuple[int, ...], *, dtype: Any, device: object) -> object:
         import torch
 
         return torch.empty(*size, dtype=dtype, device=device)
 
-    def __call__(self, output: object, input: object, group: object, async_op: bool) -> object:
+    def __call__(self, output: Any, input: object, group: object, async_op: bool) -> object:
         import torch.distributed as dist
 
         return dist.all_gather_into_tensor(output, input, group, async_op)
 
 
 class FSDPModule:
+    state: SimpleNamespace
+
     def _get_fsdp_state(self) -> SimpleNamespace:
         return self.state
 
