@@ -8,7 +8,7 @@ BIN := $(abspath $(VENV))/bin
 NATIVE := build/native
 export PATH := $(BIN):$(PATH)
 
-.PHONY: all setup lock native demo test test-native test-python test-e2e lint lint-quick tidy-aside e2e analyze format pictures reference docs docs-build soak sanitize fuzz fuzz-python wheel check-wheel \
+.PHONY: all setup lock native demo test test-native test-python test-e2e lint lint-quick tidy-aside e2e analyze format pictures reference docs docs-build soak sanitize coverage fuzz fuzz-python wheel check-wheel \
         figures-demo figures-mpi figures-daemon figures-policies \
         figures-robustness figures-constants figures-whatif figures-sim figures-tune figures-analysis figures-accounts figures-harm figures-trust figures-first bench clean help
 
@@ -185,6 +185,15 @@ reference: setup
 sanitize: setup build/deps/.ready
 	tools/run-sanitized address,undefined build/asan
 	tools/run-sanitized thread build/tsan
+
+# make coverage    lines and branches that the native and the Python tests reach, as pages in build/coverage
+coverage: setup build/deps/.ready
+	cmake -S . -B build/coverage/native -G Ninja -DPython3_EXECUTABLE=$(BIN)/python -DPOWERCCL_TESTS=ON \
+	  -DCMAKE_BUILD_TYPE=Debug -DCMAKE_C_FLAGS=--coverage -DCMAKE_CXX_FLAGS=--coverage
+	cmake --build build/coverage/native --parallel $(JOBS)
+	ctest --test-dir build/coverage/native --output-on-failure --timeout 600 --label-exclude unsanitized
+	$(BIN)/gcovr --filter native/ --print-summary --html-details build/coverage/native.html build/coverage/native
+	$(BIN)/python -m pytest $(TOGETHER) --cov=powerccl --cov-branch --cov-report=html:build/coverage/python tests/python
 
 # make fuzz    native readers of others' files and messages under libFuzzer with ASan+UBSan, FUZZ_RUNS inputs each, into build/figures/fuzz.json
 FUZZ_RUNS ?= 1000000
