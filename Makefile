@@ -118,8 +118,11 @@ figures-sim figures-daemon: build/test/.configured setup
 # The tests mostly wait for emulated time; more at once than this would wait for a processor.
 TOGETHER = --numprocesses 2 --dist loadscope
 
-# clang-tidy has what is left of the processors meanwhile: the end-to-end tests mostly wait for emulated time.
-test: lint-quick test-native test-python
+# The checks of one thread go beside the compiler, which waits for its slowest files. clang-tidy has what is left of the
+# processors later: the end-to-end tests mostly wait for emulated time.
+test:
+	$(MAKE) --no-print-directory -j2 lint-quick test-native
+	$(MAKE) --no-print-directory test-python
 	$(MAKE) --no-print-directory -j2 tidy-aside e2e
 	$(BIN)/python tools/report-skipped.py build/skipped/python.json build/skipped/e2e.json --out build/figures/skipped.json
 
