@@ -9,9 +9,10 @@ import sys
 from pathlib import Path
 
 import fakes
+import numpy as np
 import pytest
 
-from powerccl.analysis.step import Operation, Step
+from powerccl.analysis.programs.program import Collective, Program, Recorded
 from powerccl.bench.trials import TrialFailedError
 from powerccl.errors import PowercclError
 from powerccl.launch.native import NativeFiles
@@ -26,23 +27,18 @@ GATHER, SCATTER = 256 << 20, 128 << 20
 
 
 @pytest.fixture
-def step() -> Step:
+def recorded() -> Recorded:
     """A gather that is hidden behind 700 us, and a reduction that is exposed at the end."""
-    return Step(
-        rank=1,
-        iterations=9,
-        time_us=1500.0,
-        work_us=1000.0,
-        exposed_us=500.0,
-        operations=[
-            Operation("all_gather", GATHER, 4, 0, 500.0, 500.0, 0.0, 700.0),
-            Operation("reduce_scatter", SCATTER, 4, 0, 500.0, 500.0, 1000.0, 1000.0),
-        ],
-    )
+    collectives = [
+        Collective("all_gather", GATHER, (0, 1, 2, 3), 500.0, 0.0, 700.0),
+        Collective("reduce_scatter", SCATTER, (0, 1, 2, 3), 500.0, 1000.0, 1000.0),
+    ]
+    edges_ns = np.stack([np.arange(9), np.arange(1, 10)], axis=1) * 1_500_000
+    return Recorded([Program(1, 1000.0, 0.0, collectives, 500.0)], 1500.0, edges_ns)
 
 
-def test_a_scenario_has_computation_and_collectives_in_their_order(step: Step) -> None:
-    text = scenario_text(step, [TunedWay("all_gather", GATHER, "copy-engine")], stretch=0.5)
+def test_a_scenario_has_computation_and_collectives_in_their_order(recorded: Recorded) -> None:
+    text = scenario_text(recorded, [TunedWay("all_gather", GATHER, "copy-engine")], stretch=0.5)
     assert text.splitlines()[1:] == [
         "streams s0 s1",
         "wait compute on s0",
@@ -68,8 +64,8 @@ def test_a_scenario_has_computation_and_collectives_in_their_order(step: Step) -
         ("", ("plain", "symmetric", "copy-engine", "efficiency")),
     ],
 )
-def test_a_way_is_a_parameter_where_nccl_has_it(step: Step, nccl: str, gathers: tuple[str, ...] | None) -> None:
-    found = {parameter.name: parameter.values for parameter in parameters_of(step, nccl)}
+def test_a_way_is_a_parameter_where_nccl_has_it(recorded: Recorded, nccl: str, gathers: tuple[str, ...] | None) -> None:
+    found = {parameter.name: parameter.values for parameter in parameters_of(recorded.programs[0], nccl)}
     assert found.get(f"way.all_gather.{GATHER}") == gathers
     assert "copy-engine" not in found.get(f"way.reduce_scatter.{SCATTER}", ())
 
@@ -90,9 +86,9 @@ def test_ways_and_variables_are_told_apart() -> None:
     assert split({"NCCL_MAX_CTAS": "8", **joined(ways)}) == ({"NCCL_MAX_CTAS": "8"}, ways)
 
 
-def test_what_stays_plain_is_said_where_something_does_not(step: Step) -> None:
+def test_what_stays_plain_is_said_where_something_does_not(recorded: Recorded) -> None:
     """A job is given copy engines from a size on: a larger one that stays plain must be known."""
-    parameters = parameters_of(step, "2.30.7")
+    parameters = parameters_of(recorded.programs[0], "2.30.7")
     found = [TunedWay("all_gather", GATHER, "copy-engine")]
     assert with_plain(found, parameters) == [*found, TunedWay("reduce_scatter", SCATTER, "plain")]
     assert with_plain([], parameters) == []
@@ -139,14 +135,14 @@ json.dump({"results": results, "summary": {"joules_per_iteration": 2 * ms}}, ope
 
 
 @pytest.fixture
-def bench(tmp_path: Path, step: Step) -> ReplayBench:
+def bench(tmp_path: Path, recorded: Recorded) -> ReplayBench:
     """One whose iterations take what they compute, and 0.6 ms more, or 0.2 by copy engines."""
     native = NativeFiles(fakes.native_folder(tmp_path / "native"))
     program = native.path("bin/powerccl-bench")
     program.unlink(missing_ok=True)
     program.write_text(f"#!{sys.executable}\n{BENCH}")
     program.chmod(0o755)
-    return ReplayBench(native, os.environ, step, {"ranks": 4}, tmp_path, 5.0)
+    return ReplayBench(native, os.environ, recorded, {"ranks": 4}, tmp_path, 5.0)
 
 
 def test_a_replay_is_made_as_long_as_the_iteration(bench: ReplayBench) -> None:
@@ -155,8 +151,8 @@ def test_a_replay_is_made_as_long_as_the_iteration(bench: ReplayBench) -> None:
     assert bench.stretch == pytest.approx(0.9)
 
 
-def test_a_configuration_is_measured_with_its_ways_and_variables(bench: ReplayBench, step: Step) -> None:
-    (case,) = workload_of(step, Path("run")).cases
+def test_a_configuration_is_measured_with_its_ways_and_variables(bench: ReplayBench, recorded: Recorded) -> None:
+    (case,) = workload_of(recorded, Path("run")).cases
     assert case.name == "iteration"
     bench.open({"NCCL_MAX_CTAS": "100", f"way.all_gather.{GATHER}": "copy-engine"})
     sample = bench.measure(case, energy=True)
@@ -166,10 +162,10 @@ def test_a_configuration_is_measured_with_its_ways_and_variables(bench: ReplayBe
     assert bench.measure(case, energy=False).joules is None
 
 
-def test_a_way_that_nccl_refuses_fails_the_trial(bench: ReplayBench, step: Step) -> None:
+def test_a_way_that_nccl_refuses_fails_the_trial(bench: ReplayBench, recorded: Recorded) -> None:
     bench.open({f"way.all_gather.{GATHER}": "symmetric"})
     with pytest.raises(TrialFailedError, match="code 3: no such way"):
-        bench.measure(workload_of(step, Path("run")).cases[0], energy=False)
+        bench.measure(workload_of(recorded, Path("run")).cases[0], energy=False)
 
 
 def test_an_iteration_that_cannot_be_replayed_says_why(bench: ReplayBench) -> None:
@@ -178,7 +174,7 @@ def test_an_iteration_that_cannot_be_replayed_says_why(bench: ReplayBench) -> No
         bench.calibrate()
 
 
-def test_a_replay_that_hangs_is_ended(bench: ReplayBench, step: Step, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_replay_that_hangs_is_ended(bench: ReplayBench, recorded: Recorded, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("powerccl.tune.replay_bench.START_S", 0.0)
     monkeypatch.setattr("powerccl.tune.replay_bench.QUICK_S", 0.1)
     bench.timeout_s = 0.5
@@ -186,15 +182,15 @@ def test_a_replay_that_hangs_is_ended(bench: ReplayBench, step: Step, monkeypatc
     Path(bench.command[0]).write_text(f"#!/bin/sh\necho $$ > {pid}; exec sleep 60\n")
     bench.open({})
     with pytest.raises(TrialFailedError) as caught:
-        bench.measure(workload_of(step, Path("run")).cases[0], energy=False)
+        bench.measure(workload_of(recorded, Path("run")).cases[0], energy=False)
     assert caught.value.hung
     with pytest.raises(ProcessLookupError):
         os.kill(int(pid.read_text()), 0)
 
 
-def test_results_that_name_no_iteration_fail_the_trial(bench: ReplayBench, step: Step) -> None:
+def test_results_that_name_no_iteration_fail_the_trial(bench: ReplayBench, recorded: Recorded) -> None:
     empty = json.dumps({"results": [], "summary": {}})
     script = f"import sys; open(sys.argv[sys.argv.index('--json') + 1], 'w').write('''{empty}''')"
     Path(bench.command[0]).write_text(f"#!{sys.executable}\n{script}\n")
     with pytest.raises(TrialFailedError, match="no iteration"):
-        bench.measure(workload_of(step, Path("run")).cases[0], energy=False)
+        bench.measure(workload_of(recorded, Path("run")).cases[0], energy=False)

@@ -12,14 +12,15 @@ import synthetic
 from click.testing import CliRunner
 from synthetic import MS, TraceWriter
 
+from powerccl.analysis.programs.calls import Ints, NoProgramError
+from powerccl.analysis.programs.program import Collective, Program, Recorded
+from powerccl.analysis.programs.recording import Recording
 from powerccl.commands import cli
 from powerccl.platforms.store import load_profile
 from powerccl.traces.folder import read_run
 from powerccl.whatif import machines
-from powerccl.whatif.calls import NoProgramError
 from powerccl.whatif.machines import Unknown
 from powerccl.whatif.model import fitted
-from powerccl.whatif.programs import Collective, Ints, Program, Recorded, Recording
 from powerccl.whatif.scaling import scaled
 from powerccl.whatif.scenarios import scenario_texts, shape_of
 from powerccl.whatif.simulator import Simulated, SimulatorError

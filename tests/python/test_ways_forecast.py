@@ -6,7 +6,7 @@ from __future__ import annotations
 import numpy as np
 import polars as pl
 import pytest
-from test_step import Recorded
+from test_programs import Tables
 
 from powerccl.analysis.energy import EnergyCurve
 from powerccl.errors import PowercclError
@@ -49,7 +49,7 @@ def forecaster(
     curves: dict[str, EnergyCurve] | None = None,
     limit_w: float | None = None,
 ) -> Forecaster:
-    calls, kernels, waits = Recorded().tables
+    calls, kernels, waits = Tables().tables
     calls = calls.with_columns(symmetric=pl.lit(symmetric), copy_engine=pl.lit(value=False))
     return Forecaster(calls, kernels, waits, curves or {}, table(points, gpus), limit_w)
 
@@ -58,7 +58,7 @@ def test_time_follows_from_what_waits_and_what_is_slowed() -> None:
     """1300 us: 300 of computation, then the collective, and beside it the computation that it slows."""
     found = forecaster()
     (forecast,) = ways_what_if(found).forecasts
-    assert found.step.work_us == pytest.approx(860.0)
+    assert found.program.work_us == pytest.approx(860.0)
     assert [(each.pattern, each.way, each.calls) for each in forecast.chosen] == [("all_gather", COPY_ENGINE, 1)]
     assert forecast.time_saved_pct[0] == pytest.approx(100 * 100 / 1300)
     assert forecast.time_saved_pct[0] == forecast.time_saved_pct[1]
@@ -145,7 +145,7 @@ def test_a_replay_that_is_far_off_predicts_nothing(monkeypatch: pytest.MonkeyPat
 @pytest.mark.parametrize("seed", range(6))
 def test_tables_that_make_no_sense_predict_nothing(seed: int) -> None:
     """Rows that are missing, out of order or impossible: a prediction or none, and never an error."""
-    calls, kernels, waits = Recorded(ranks=2).tables
+    calls, kernels, waits = Tables(ranks=2).tables
     calls = calls.with_columns(symmetric=pl.lit(value=False), copy_engine=pl.lit(value=False))
     damaged = [
         (calls, kernels.sample(fraction=0.7, seed=seed), waits),

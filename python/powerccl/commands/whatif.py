@@ -128,11 +128,10 @@ def _check(run: RunData) -> None:
 
 
 def _predict(run: RunData, platform: str, terms: Terms) -> WhatIf:
-    from powerccl.analysis.step import RECORD
+    from powerccl.analysis.programs.calls import RECORD, NoProgramError
     from powerccl.commandline.references import check_profile, gpu_names, own_profile
     from powerccl.launch.native import find_native
     from powerccl.platforms.store import load_profile
-    from powerccl.whatif.calls import NoProgramError
     from powerccl.whatif.predict import what_if
     from powerccl.whatif.simulator import SIMULATOR, SimulatorError
 

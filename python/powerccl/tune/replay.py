@@ -9,7 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from powerccl.analysis.step import RECORD, NoStepError, Operation, Step, step_tables, typical_step
+from powerccl.analysis.programs.calls import RECORD, NoProgramError
+from powerccl.analysis.programs.program import Collective, Program, Recorded
+from powerccl.analysis.programs.recording import program_of_a_rank, program_tables
 from powerccl.bench.workload import STEP, Case, Workload
 from powerccl.errors import PowercclError
 from powerccl.platforms.parameters import Configuration, Parameter, version_key
@@ -36,7 +38,7 @@ LEAST_US = 1.0  # of computation: a kernel is launched for it, which takes longe
 PARAMETERS = ("NCCL_MAX_CTAS", "NCCL_SYM_CTAS", "NCCL_NVLS_ENABLE", "NCCL_PROTO")
 
 
-def step_of_run(folder: Path, table: WaysTable | None) -> Step:
+def recorded_iteration(folder: Path, table: WaysTable | None) -> Recorded:
     """The typical iteration of a run; `table`: what computation loses to collectives, where it is known.
 
     Raises:
@@ -47,15 +49,17 @@ def step_of_run(folder: Path, table: WaysTable | None) -> Step:
     except FileNotFoundError as error:
         raise PowercclError(f"no run folder {folder}", "record one: powerccl run -- COMMAND") from error
     try:
-        step = typical_step(*step_tables(run), lambda pattern, size: _lost_us(table, pattern, size) if table else 0.0)
-    except NoStepError as error:
+        found = program_of_a_rank(
+            *program_tables(run), lambda pattern, size: _lost_us(table, pattern, size) if table else 0.0
+        )
+    except NoProgramError as error:
         raise PowercclError(f"{folder} has no iteration to tune beside: {error}", RECORD) from error
-    if len({each.ranks for each in step.operations}) > 1 or len({each.comm for each in step.operations}) > 1:
+    if len({each.comm for each in found.programs[0].collectives}) > 1:
         raise PowercclError(
             f"{folder} has collectives of several communicators, which --beside cannot replay yet",
             "tune for its collectives alone: powerccl tune --from RUN",
         )
-    return step
+    return found
 
 
 def _lost_us(table: WaysTable, pattern: str, size: float) -> float:
@@ -66,15 +70,20 @@ def _lost_us(table: WaysTable, pattern: str, size: float) -> float:
     return max(min(lost), 0.0) * size / near if near and lost else 0.0
 
 
-def workload_of(step: Step, folder: Path) -> Workload:
+def workload_of(recorded: Recorded, folder: Path) -> Workload:
     """The iteration as the one case of a search."""
-    return Workload([Case(STEP, 0, ranks=step.operations[0].ranks, calls=step.iterations)], str(folder))
+    return Workload([Case(STEP, 0, ranks=ranks_of(recorded), calls=len(recorded.edges_ns))], str(folder))
 
 
-def parameters_of(step: Step, nccl: str) -> list[Parameter]:
+def ranks_of(recorded: Recorded) -> int:
+    """How many ranks the job had."""
+    return len(recorded.programs[0].collectives[0].members)
+
+
+def parameters_of(program: Program, nccl: str) -> list[Parameter]:
     """A parameter for each pattern and size that this NCCL has more than one way for."""
     found, version = {}, version_key(nccl)
-    for each in step.operations:
+    for each in program.collectives:
         ways = [way for way in WAYS_OF.get(each.pattern, ()) if not version or version >= SINCE[way]]
         name = f"{PREFIX}{each.pattern}.{each.bytes}"
         if ways:
@@ -124,17 +133,19 @@ def joined(ways: Iterable[TunedWay]) -> Configuration:
     return {f"{PREFIX}{each.pattern}.{each.size_bytes}": each.way for each in ways}
 
 
-def scenario_text(step: Step, ways: list[TunedWay], stretch: float = 1.0) -> str:
+def scenario_text(recorded: Recorded, ways: list[TunedWay], stretch: float = 1.0) -> str:
     """The iteration in the language of powerccl-bench's scenarios; `stretch` times as much computation."""
     chosen = {(each.pattern, each.size_bytes): each.way for each in ways}
-    streams = [f"s{i}" for i in range(min(STREAMS, len(step.operations)))]
-    lines = [f"# {_describe(step)}, as recorded on rank {step.rank}", f"streams {' '.join(streams)}"]
+    program = recorded.programs[0]
+    streams = [f"s{i}" for i in range(min(STREAMS, len(program.collectives)))]
+    what = f"an iteration of {len(program.collectives)} collectives in {seconds(recorded.time_us / 1e6)}"
+    lines = [f"# {what}, as recorded on rank {program.rank}", f"streams {' '.join(streams)}"]
     # What happens at which progress of computation: a collective begins before computation waits for it or another.
     events: list[tuple[float, int, int]] = []
-    for index, each in enumerate(step.operations):
-        events.append((min(each.released_us, step.work_us), 0, index))
+    for index, each in enumerate(program.collectives):
+        events.append((min(each.released_us, program.work_us), 0, index))
         if each.needed_us is not None:
-            events.append((min(each.needed_us, step.work_us), 1, index))
+            events.append((min(max(each.needed_us, each.released_us), program.work_us), 1, index))
     progress = 0.0
     for at, waits, index in sorted(events):
         if at > progress + LEAST_US:
@@ -146,17 +157,13 @@ def scenario_text(step: Step, ways: list[TunedWay], stretch: float = 1.0) -> str
         else:
             before = streams[(index - 1) % len(streams)]
             order = [f"wait {before} on {stream}"] if index > 0 and before != stream else []
-            lines += [f"wait compute on {stream}", *order, _line(step.operations[index], chosen, stream)]
-    if step.work_us > progress + LEAST_US:
-        lines.append(f"compute {round((step.work_us - progress) * stretch / 1e3, 4)}")
+            lines += [f"wait compute on {stream}", *order, _line(program.collectives[index], chosen, stream)]
+    if program.work_us > progress + LEAST_US:
+        lines.append(f"compute {round((program.work_us - progress) * stretch / 1e3, 4)}")
     lines += [f"wait {stream} on compute" for stream in streams]
     return "\n".join(lines) + "\n"
 
 
-def _describe(step: Step) -> str:
-    return f"an iteration of {len(step.operations)} collectives in {seconds(step.time_us / 1e6)}"
-
-
-def _line(each: Operation, chosen: Mapping[tuple[str, int], str], stream: str) -> str:
+def _line(each: Collective, chosen: Mapping[tuple[str, int], str], stream: str) -> str:
     way = chosen.get((each.pattern, each.bytes), PLAIN)
     return f"{each.pattern} {each.bytes} on {stream} by {way}"

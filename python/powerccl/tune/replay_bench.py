@@ -10,7 +10,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from powerccl.analysis.step import Step
+from powerccl.analysis.programs.program import Recorded
 from powerccl.bench.process import kill_group
 from powerccl.bench.trials import Sample, TrialFailedError
 from powerccl.bench.workload import Case
@@ -37,7 +37,7 @@ class ReplayBench:
         self,
         native: NativeFiles,
         environment: Mapping[str, str],
-        step: Step,
+        recorded: Recorded,
         about: Mapping[str, Any],
         folder: Path,
         timeout_s: float,
@@ -51,7 +51,7 @@ class ReplayBench:
         self.command = [str(native.path(BENCH)), "scenario"]
         self.more = ["-g", str(about.get("ranks", 0)), *(["--nccl", nccl] if nccl else [])]
         self.more += ["--products", products] if products else []
-        self.environment, self.step, self.about = dict(environment), step, dict(about)
+        self.environment, self.recorded, self.about = dict(environment), recorded, dict(about)
         self.folder, self.timeout_s = folder, timeout_s
         self.servers = self.opened = 0
         self.opening_s = self.closing_s = 0.0
@@ -84,7 +84,7 @@ class ReplayBench:
         Raises:
             PowercclError: the replay fails, or is no likeness of the iteration.
         """
-        wanted = self.step.time_us / 1e3
+        wanted = self.recorded.time_us / 1e3
         for _ in range(2):
             try:
                 taken = fmean(_stretches(self._replay({}, QUICK_S))) / 1e3
@@ -92,7 +92,7 @@ class ReplayBench:
                 raise PowercclError(f"the iteration cannot be replayed: {error.reason}", f"read {self._log}") from error
             if abs(taken / wanted - 1) <= OFF:
                 break
-            self.stretch *= max(0.1, 1 + (wanted - taken) / (self.step.work_us * self.stretch / 1e3))
+            self.stretch *= max(0.1, 1 + (wanted - taken) / (self.recorded.programs[0].work_us * self.stretch / 1e3))
         return wanted, taken
 
     @property
@@ -102,7 +102,7 @@ class ReplayBench:
     def _replay(self, configuration: Mapping[str, str], seconds: float) -> dict[str, Any]:
         variables, ways = split(configuration)
         scenario, out = self.folder / f"step-{os.getpid()}.scn", self.folder / f"step-{os.getpid()}.json"
-        scenario.write_text(scenario_text(self.step, ways, self.stretch))
+        scenario.write_text(scenario_text(self.recorded, ways, self.stretch))
         out.unlink(missing_ok=True)
         how = ["--compute", "matmul", "--seconds", f"{seconds:g}", "-w", str(WARM_UP), "--json", str(out)]
         command = [*self.command, str(scenario), *self.more, *how]

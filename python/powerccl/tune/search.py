@@ -42,8 +42,9 @@ from powerccl.tune.replay import (
     first_tries,
     joined,
     parameters_of,
+    ranks_of,
+    recorded_iteration,
     split,
-    step_of_run,
     with_plain,
     workload_of,
 )
@@ -146,16 +147,16 @@ class Tuning:
     def _replays(self, run: Path, about: Mapping[str, object], library: str) -> ReplayBench:
         """The recorded iteration, to be replayed on this machine."""
         table = None if self.asked.emulate else table_for([str(about.get("gpu", ""))] * int(str(about.get("ranks", 0))))
-        step = step_of_run(run, table)
-        if step.operations[0].ranks != about.get("ranks"):
+        recorded = recorded_iteration(run, table)
+        if ranks_of(recorded) != about.get("ranks"):
             raise PowercclError(
-                f"{run} was recorded with {plural(step.operations[0].ranks, 'rank')}; here are {about.get('ranks')}",
+                f"{run} was recorded with {plural(ranks_of(recorded), 'rank')}; here are {about.get('ranks')}",
                 "tune where it was recorded; --gpus chooses fewer GPUs",
             )
-        self.asked.workload = workload_of(step, run)
+        self.asked.workload = workload_of(recorded, run)
         asked = self.asked
         terms = (asked.folder, asked.timeout_s, library, asked.products)
-        return ReplayBench(self.native, self.environment, step, about, *terms)
+        return ReplayBench(self.native, self.environment, recorded, about, *terms)
 
     def _add_ways(self, space: Space, bench: ReplayBench) -> None:
         """Make it a space of ways, and of what else may matter beside computation."""
@@ -164,7 +165,7 @@ class Tuning:
             if parameter.name not in named and parameter.name not in PARAMETERS:
                 space.left_out[parameter.name] = "says little beside computation; add it with --parameter"
         kept = [parameter for parameter in space.parameters if parameter.name not in space.left_out]
-        space.parameters = [*parameters_of(bench.step, self.machine.nccl), *kept]
+        space.parameters = [*parameters_of(bench.recorded.programs[0], self.machine.nccl), *kept]
 
     # ---- the search
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a recorded job's iteration would take if NCCL carried its collectives out otherwise: `powerccl whatif --ways`.
 
-The iteration is replayed (analysis/step.py) with each collective's costs by a table of ways. What a collective costs
+The iteration is replayed (replay.py) with each collective's costs by a table of ways. What a collective costs
 beside computation depends on what is computed, which no record tells: every figure is a range over the surroundings
 that the table measured.
 
@@ -19,17 +19,9 @@ import msgspec
 import polars as pl
 
 from powerccl.analysis.energy import EnergyCurve, energy_curves, job_samples
-from powerccl.analysis.step import (
-    RECORD,
-    Cost,
-    NoStepError,
-    Operation,
-    Simulated,
-    Step,
-    simulate,
-    step_tables,
-    typical_step,
-)
+from powerccl.analysis.programs.calls import RECORD, NoProgramError
+from powerccl.analysis.programs.program import Collective, Program, Recorded
+from powerccl.analysis.programs.recording import program_of_a_rank, program_tables
 from powerccl.errors import PowercclError
 from powerccl.platforms.ways import (
     COPY_ENGINE,
@@ -44,6 +36,7 @@ from powerccl.platforms.ways import (
 from powerccl.quantities import percent
 from powerccl.traces.folder import RunData
 from powerccl.traces.sample_file import number_of
+from powerccl.ways.replay import Cost, Replayed, replay
 
 Key = tuple[str, int]  # pattern and bytes
 Choice = dict[Key, str]  # by pattern and bytes the way; plain where it has none
@@ -100,8 +93,13 @@ class _Scene:
     """The iteration as it would be if all its computation were like one surrounding of the table."""
 
     surrounding: str
-    step: Step
-    before: Simulated
+    recorded: Recorded
+    before: Replayed
+
+    @property
+    def program(self) -> Program:
+        """Of the rank that stands for all."""
+        return self.recorded.programs[0]
 
 
 class Forecaster:
@@ -116,7 +114,7 @@ class Forecaster:
         table: WaysTable,
         limit_w: float | None = None,
     ) -> None:
-        """Tables as analysis.step.typical_step takes them; `table`: of these GPUs; `limit_w`: power limit of all GPUs.
+        """Tables as analysis.programs.recording takes them; `table`: of these GPUs; `limit_w`: power limit of all GPUs.
 
         Raises:
             PowercclError: the run has no typical iteration, or its replay is not like it.
@@ -134,21 +132,22 @@ class Forecaster:
             )
         try:
             self.scenes = [self._scene(each, calls, kernels, waits) for each in surroundings]
-        except NoStepError as error:
+        except NoProgramError as error:
             raise PowercclError(
                 f"there is no iteration to predict from: {error}",
                 RECORD,
             ) from error
-        self.step = self.scenes[0].step
+        self.recorded = self.scenes[0].recorded
+        self.program = self.recorded.programs[0]
         for scene in self.scenes:
-            off = abs(scene.before.time_us / self.step.time_us - 1)
+            off = abs(scene.before.time_us / self.recorded.time_us - 1)
             if off > REPLAYED:
                 raise PowercclError(
                     f"the replay of the recorded iteration is {percent(100 * off)} off, so it predicts nothing",
                     "the job's iterations may differ from each other; record more of them",
                 )
-        self.joules = _joules(self.step, curves)
-        watts = self.joules / (self.step.time_us / 1e6) if self.joules is not None else 0.0
+        self.joules = _joules(self.recorded, curves)
+        watts = self.joules / (self.recorded.time_us / 1e6) if self.joules is not None else 0.0
         self.limit_w = limit_w
         self.power_limited = limit_w is not None and watts >= AT_LIMIT * limit_w
         products = [scene for scene in self.scenes if scene.surrounding == PRODUCTS]
@@ -159,8 +158,8 @@ class Forecaster:
     def of_run(cls, run: RunData, table: WaysTable) -> Forecaster:
         """Of a run as it was read."""
         try:
-            recorded = step_tables(run)
-        except NoStepError as error:
+            recorded = program_tables(run)
+        except NoProgramError as error:
             raise PowercclError(f"{run.folder}: {error}", RECORD) from error
         return cls(*recorded, energy_curves(run), table, power_limit(run))
 
@@ -169,17 +168,19 @@ class Forecaster:
             point, scale = self._point(pattern, int(size), PLAIN, surrounding)
             return (point.added_us or 0.0) * scale if point else 0.0
 
-        step = typical_step(calls, kernels, waits, loss)
-        return _Scene(surrounding, step, simulate(step, [self._plain(each, surrounding) for each in step.operations]))
+        recorded = program_of_a_rank(calls, kernels, waits, loss)
+        program = recorded.programs[0]
+        costs = [self._plain(each, surrounding) for each in program.collectives]
+        return _Scene(surrounding, recorded, replay(program, costs))
 
     # ---- choices
 
     def keys(self) -> dict[Key, int]:
         """Patterns and sizes of an iteration's collectives that the table knows, with their number."""
         found: dict[Key, int] = {}
-        for each in self.step.operations:
+        for each in self.program.collectives:
             key = (each.pattern, each.bytes)
-            if each.ranks == self.table.gpus and key not in self._silent and self._ways(*key):
+            if len(each.members) == self.table.gpus and key not in self._silent and self._ways(*key):
                 found[key] = found.get(key, 0) + 1
         return found
 
@@ -218,9 +219,8 @@ class Forecaster:
         """What the choice would save."""
         times, energies = [], []
         for scene in self.scenes:
-            after = simulate(
-                scene.step, [self._cost(each, choice, scene.surrounding) for each in scene.step.operations]
-            )
+            costs = [self._cost(each, choice, scene.surrounding) for each in scene.program.collectives]
+            after = replay(scene.program, costs)
             times.append(100 * (1 - after.time_us / scene.before.time_us))
             saved = self._joules_saved(scene, after, choice)
             if saved is not None and self.joules:
@@ -236,9 +236,9 @@ class Forecaster:
     def unmeasured(self) -> int:
         """Collectives of an iteration of which the table says nothing."""
         known = self.keys()
-        return sum((each.pattern, each.bytes) not in known for each in self.step.operations)
+        return sum((each.pattern, each.bytes) not in known for each in self.program.collectives)
 
-    def _joules_saved(self, scene: _Scene, after: Simulated, choice: Choice) -> float | None:
+    def _joules_saved(self, scene: _Scene, after: Replayed, choice: Choice) -> float | None:
         """Of an iteration, all GPUs."""
         if self.joules is None:
             return None
@@ -246,10 +246,10 @@ class Forecaster:
         if self.power_limited:
             return self.joules * (1 - share)
         gpus = self.table.gpus
-        watts = self.joules / (self.step.time_us / 1e6) / gpus
+        watts = self.joules / (self.recorded.time_us / 1e6) / gpus
         joules = seconds = 0.0  # of one GPU, of the collectives themselves
         waiting: list[float] = []
-        for each, before, now in zip(scene.step.operations, scene.before.beside, after.beside, strict=True):
+        for each, before, now in zip(scene.program.collectives, scene.before.beside, after.beside, strict=True):
             way = choice.get((each.pattern, each.bytes), PLAIN)
             if way == PLAIN:
                 continue
@@ -260,11 +260,11 @@ class Forecaster:
         rest = (scene.before.time_us - after.time_us) / 1e6 - seconds
         idle = sum(waiting) / len(waiting) if waiting else watts
         saved = gpus * (joules + rest * min(idle, watts))
-        most = self.limit_w * self.step.time_us / 1e6 * share if self.limit_w else self.joules
+        most = self.limit_w * self.recorded.time_us / 1e6 * share if self.limit_w else self.joules
         return max(saved, self.joules - most)
 
     def _saved(
-        self, each: Operation, way: str, surrounding: str, beside: float, watts: float
+        self, each: Collective, way: str, surrounding: str, beside: float, watts: float
     ) -> tuple[float, float, float]:
         """What one GPU saves by a call of which the share `beside` is hidden: us, joules; and its watts in a wait."""
         us = joules = 0.0
@@ -286,7 +286,7 @@ class Forecaster:
 
     # ---- costs of a collective
 
-    def _cost(self, each: Operation, choice: Choice, surrounding: str) -> Cost:
+    def _cost(self, each: Collective, choice: Choice, surrounding: str) -> Cost:
         way = choice.get((each.pattern, each.bytes), PLAIN)
         plain, scale = self._point(each.pattern, each.bytes, PLAIN, "")
         other, _ = self._point(each.pattern, each.bytes, way, "")
@@ -301,14 +301,14 @@ class Forecaster:
         if before is not None and after is not None:
             longer = before.time_us - plain.time_us
             starved *= min(max((after.time_us - other.time_us) / longer, 0.0), 1.0) if longer > 0 else 1.0
-        others = each.lasts_us - each.transfer_us
         lost = after.added_us * scale if after is not None and after.added_us is not None else 0.0
-        return Cost(alone + others, alone + others + starved, 0.0 if each.hosted else max(lost, 0.0))
+        return Cost(alone + each.waited_us, alone + each.waited_us + starved, 0.0 if each.hosted else max(lost, 0.0))
 
-    def _plain(self, each: Operation, surrounding: str) -> Cost:
+    def _plain(self, each: Collective, surrounding: str) -> Cost:
         point, scale = self._point(each.pattern, each.bytes, PLAIN, surrounding)
         lost = (point.added_us or 0.0) * scale if point and not each.hosted else 0.0
-        return Cost(each.lasts_us, each.lasts_us, lost)
+        lasts_us = each.transfer_us + each.waited_us
+        return Cost(lasts_us, lasts_us, lost)
 
     def _ways(self, pattern: str, size: int) -> list[str]:
         """The ways other than plain that the table has near that size: alone, and beside whatever is computed.
@@ -336,14 +336,14 @@ def power_limit(run: RunData) -> float | None:
     return sum(found) if found and all(found) else None
 
 
-def _joules(step: Step, curves: Mapping[str, EnergyCurve]) -> float | None:
+def _joules(recorded: Recorded, curves: Mapping[str, EnergyCurve]) -> float | None:
     """Of an iteration, all GPUs: the mean over all that was recorded between the first and the last typical one."""
-    span = step.edges_ns[:1].copy()
-    span[0, 1] = step.edges_ns[-1, 1]
+    span = recorded.edges_ns[:1].copy()
+    span[0, 1] = recorded.edges_ns[-1, 1]
     if not curves or not all(bool(curve.covers(span).all()) for curve in curves.values()):
         return None
     seconds = float(span[0, 1] - span[0, 0]) / 1e9
-    return sum(curve.within(span) for curve in curves.values()) / seconds * step.time_us / 1e6
+    return sum(curve.within(span) for curve in curves.values()) / seconds * recorded.time_us / 1e6
 
 
 def predict_best(
@@ -358,13 +358,13 @@ def predict_best(
     try:
         found = Forecaster(calls, kernels, waits, curves, table, limit_w)
         return found.forecast("best", found.best())
-    except (PowercclError, NoStepError):
+    except (PowercclError, NoProgramError):
         return None
 
 
 def ways_what_if(forecaster: Forecaster) -> WaysWhatIf:
     """The job as it is, as `run --ways` would have it, and with the best of all ways."""
-    step = forecaster.step
+    recorded, program = forecaster.recorded, forecaster.program
     replayed = [scene.before.time_us / 1e3 for scene in forecaster.scenes]
     automatic, best = forecaster.automatic(), forecaster.best()
     forecasts = [forecaster.forecast("best", best)]
@@ -374,11 +374,11 @@ def ways_what_if(forecaster: Forecaster) -> WaysWhatIf:
         table=forecaster.table.name,
         provenance=forecaster.table.provenance,
         products=forecaster.table.products,
-        rank=step.rank,
-        iterations=step.iterations,
-        iteration_ms=step.time_us / 1e3,
+        rank=program.rank,
+        iterations=len(recorded.edges_ns),
+        iteration_ms=recorded.time_us / 1e3,
         replayed_ms=(min(replayed), max(replayed)),
-        exposed_ms=step.exposed_us / 1e3,
+        exposed_ms=program.exposed_us / 1e3,
         joules=forecaster.joules,
         power_limited=forecaster.power_limited,
         forecasts=forecasts,

@@ -14,10 +14,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from statistics import median
 
+from powerccl.analysis.programs.program import Recorded
 from powerccl.patterns import bus_factor
 from powerccl.platforms.policy_table import minimum_clocks
 from powerccl.platforms.schema import PlatformProfile
-from powerccl.whatif.programs import Recorded
 
 # Platforms that model a GPU, by a word of the names that NVML gives it. Others are taken for the first one.
 MODELS = {"H100": "h100x8", "H200": "h200x4", "A100": "a100x4", "A800": "a100x4", "T4": "t4x8"}

@@ -6,8 +6,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from powerccl.analysis.programs.program import Recorded, stretched
 from powerccl.whatif import machines
-from powerccl.whatif.programs import Recorded, stretched
 from powerccl.whatif.scenarios import scenario_texts
 from powerccl.whatif.simulator import Simulated
 

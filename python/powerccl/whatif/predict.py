@@ -12,16 +12,17 @@ from pathlib import Path
 import numpy as np
 
 from powerccl.analysis.energy import energy_curves
+from powerccl.analysis.programs.calls import NoProgramError
+from powerccl.analysis.programs.program import Recorded
+from powerccl.analysis.programs.recording import Recording
 from powerccl.platforms.policy_table import policy_table
 from powerccl.platforms.schema import PlatformProfile
 from powerccl.quantities import exact, plural
 from powerccl.traces.folder import RunData
 from powerccl.whatif import machines
-from powerccl.whatif.calls import NoProgramError
 from powerccl.whatif.findings import Case, Forecast, Range, WhatIf
 from powerccl.whatif.machines import LIKELY, OTHERS, Unknown
 from powerccl.whatif.model import MEASURED_S, WARM_UP_S, Model, fitted
-from powerccl.whatif.programs import Recorded, Recording
 from powerccl.whatif.scaling import scaled
 from powerccl.whatif.simulator import Simulated, simulate
 

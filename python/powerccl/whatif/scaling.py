@@ -12,9 +12,9 @@ from dataclasses import replace
 
 import numpy as np
 
+from powerccl.analysis.programs.calls import NoProgramError
+from powerccl.analysis.programs.program import Collective, Recorded
 from powerccl.patterns import bus_factor
-from powerccl.whatif.calls import NoProgramError
-from powerccl.whatif.programs import Collective, Recorded
 from powerccl.whatif.scenarios import shape_of
 
 SIZES_APART = 4.0  # of the smallest and the largest size: closer ones tell no latency

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import math
 
-from powerccl.whatif.calls import NoProgramError
-from powerccl.whatif.programs import Collective, Program, Recorded
+from powerccl.analysis.programs.calls import NoProgramError
+from powerccl.analysis.programs.program import Collective, Program, Recorded
 
 STREAMS = 15  # beside the computation's
 # Between a collective's release and the wait for it: as far as both are known. Computation that long is not worth a

@@ -9,27 +9,30 @@ computation waits for it at another. Times are in microseconds, medians over the
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from collections.abc import Callable
 
 import numpy as np
 import numpy.typing as npt
 import polars as pl
 
 from powerccl.analysis import intervals as iv
-from powerccl.analysis.exposure import marked
-from powerccl.analysis.step import HOST_US, QUEUED_US
-from powerccl.analysis.stragglers import match
-from powerccl.traces import tables
-from powerccl.traces.folder import RunData
-from powerccl.whatif.alignment import align, pause_us
-from powerccl.whatif.calls import (
+from powerccl.analysis.exposure import BUSY_STREAM, marked
+from powerccl.analysis.programs.alignment import align, pause_us
+from powerccl.analysis.programs.calls import (
+    HOST_US,
     NoProgramError,
     RankCalls,
     calls_of_rank,
     find_channels,
     find_stretch,
     members_of,
+    waits_by_stream,
 )
+from powerccl.analysis.programs.program import Collective, Program, Recorded
+from powerccl.analysis.programs.progress import MOST_LOST, Loss, Progress
+from powerccl.analysis.stragglers import match
+from powerccl.traces import records, tables
+from powerccl.traces.folder import RunData
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
@@ -39,49 +42,9 @@ MOST = 400  # iterations that are looked at, from the middle
 # Standard deviation of computation, as a share: more is uneven work, such as that of experts. Less may be due to clocks
 # of GPUs at their power limit, which the simulation moves by itself.
 UNEVEN = 0.08
+QUEUED_US = 30.0  # between two collectives of a communicator, where the second had only waited for the first
 HOST_SHARE = 0.01  # of the iteration: a launch takes longer than HOST_US where the host is busy
 NORMAL = 1.4826  # standard deviations in a median deviation, of normally distributed values
-
-
-@dataclass(frozen=True)
-class Collective:
-    """One call of the iteration, of whatever pattern. `members`: ranks of the job, ascending.
-
-    `transfer_us`: what it takes once all have come. `released_us`: progress of computation from which on it may begin;
-    `needed_us`: progress at which computation waits for it, None where it never does. `graph`: which launch of a CUDA
-    graph in the iteration it is part of, None: of none. `hosted`: it began as soon as the host called it.
-    """
-
-    pattern: str
-    bytes: int
-    members: tuple[int, ...]
-    transfer_us: float
-    released_us: float
-    needed_us: float | None
-    graph: int | None = None
-    hosted: bool = False
-    sends_to: int | None = None  # of a send-receive: ranks of the job
-    receives_from: int | None = None
-
-
-@dataclass(frozen=True)
-class Program:
-    """A rank's iteration. `work_us`: its computation; `uneven`: standard deviation of that, as a share."""
-
-    rank: int
-    work_us: float
-    uneven: float
-    collectives: list[Collective]
-
-
-@dataclass(frozen=True)
-class Recorded:
-    """All ranks, and how long an iteration took. `edges_ns`: of the iterations looked at, on the first rank."""
-
-    programs: list[Program]
-    time_us: float
-    edges_ns: Ints
-    marked: bool = True  # marks told where computation waited
 
 
 class Recording:
@@ -93,13 +56,13 @@ class Recording:
         Raises:
             NoProgramError: no kernels were recorded, or nothing repeats; the text says which.
         """
-        calls, kernels, waits = tables.calls(run), tables.kernels(run), tables.waits(run)
-        if not len(kernels):
-            raise NoProgramError("no kernel of NCCL was timed")
+        calls, self._kernels, waits = program_tables(run)
         self._members = members_of(run)
-        self._kernels = kernels.with_columns(waiting_ns=match(run, calls, kernels).waiting_ns)
         traces = sorted(run.ranks, key=lambda trace: trace.rank)
-        ranks = [calls_of_rank(run, trace.rank, calls, self._kernels, waits, self._members) for trace in traces]
+        ranks = []
+        for trace in traces:
+            names = {int(row["comm"]): int(row["comm_id"]) for row in trace.kinds[records.COMM]}
+            ranks.append(calls_of_rank(trace.rank, trace.gpu, calls, self._kernels, waits, names, self._members))
         if [each.rank for each in ranks] != list(range(len(ranks))):
             raise NoProgramError("traces of some ranks are missing")
         channels: dict[tuple[int, ...], int] = {}
@@ -109,7 +72,7 @@ class Recording:
         align(ranks)
         pauses = [pause_us(each) for each in ranks]
         self._ranks = [(each, max(0.0, pause - min(pauses))) for each, pause in zip(ranks, pauses, strict=True)]
-        self._shorts = _shortest(kernels)
+        self._shorts = _shortest(self._kernels)
         self._marked = len(waits) > 0
 
     def programs(self, overlap_rate: float) -> Recorded:
@@ -120,56 +83,79 @@ class Recording:
         Raises:
             NoProgramError: too few iterations were recorded as a whole.
         """
+        loss = Loss(lambda kernels: np.full(len(kernels), 1 - overlap_rate), 1 - overlap_rate)
         found = [
-            _program(each, self._kernels, self._marked, self._members, self._shorts, overlap_rate, idle_us)
+            _program(each, self._kernels, self._marked, self._members, self._shorts, loss, idle_us)
             for each, idle_us in self._ranks
         ]
-        edges = found[0][1]
-        time_us = float(np.median(np.diff(edges, axis=1))) / 1e3
-        return Recorded([program for program, _ in found], time_us, edges, self._marked)
+        return _recorded([program for program, _ in found], found[0][1], self._marked)
 
 
-def stretched(run: Recorded, times: float) -> Recorded:
-    """The same with computation that takes so many times as long; collectives stay as they are."""
+def program_tables(run: RunData) -> tuple[pl.DataFrame, pl.DataFrame, pl.DataFrame]:
+    """Calls, kernels and waits of a run as program_of_a_rank takes them.
 
-    def longer(each: Collective) -> Collective:
-        needed = None if each.needed_us is None else times * each.needed_us
-        return replace(each, released_us=times * each.released_us, needed_us=needed)
+    Raises:
+        NoProgramError: no kernel was timed.
+    """
+    calls, kernels = tables.calls(run), tables.kernels(run)
+    if not len(kernels):
+        raise NoProgramError("no kernel of NCCL was timed")
+    return calls, kernels.with_columns(waiting_ns=match(run, calls, kernels).waiting_ns), tables.waits(run)
 
-    programs = [
-        replace(of, work_us=times * of.work_us, collectives=[longer(each) for each in of.collectives])
-        for of in run.programs
-    ]
-    return replace(run, programs=programs)
+
+def program_of_a_rank(
+    calls: pl.DataFrame, kernels: pl.DataFrame, waits: pl.DataFrame, loss_us: Callable[[str, float], float]
+) -> Recorded:
+    """The iteration of the rank whose collectives take least: on others they wait for it.
+
+    Tables are those of traces.tables; `kernels` also has waiting_ns of stragglers.match. `loss_us`: what computation
+    loses to one call, by its pattern and bytes; one that waits for the host has nothing beside it.
+
+    Raises:
+        NoProgramError: nothing repeats, or no marks tell where computation waited.
+    """
+
+    def share(of: pl.DataFrame) -> Floats:
+        lost = np.array([loss_us(pattern, size) for pattern, size in of.select("pattern", "bytes").iter_rows()])
+        moving = of.select((pl.col("duration_ns") - pl.col("waiting_ns").clip(0)) / 1e3).to_series().to_numpy()
+        hosted = of.select(pl.col("start_ns") - pl.col("called_ns") < HOST_US * 1e3).to_series().to_numpy()
+        found = np.divide(lost, moving, out=np.zeros(len(of)), where=(moving > 0) & ~hosted)
+        return np.asarray(np.minimum(found, MOST_LOST), dtype=np.float64)
+
+    if not len(waits):
+        raise NoProgramError("no marks tell where computation waited for communication")
+    found: list[Recorded] = []
+    why = "no kernel was timed"
+    shorts, loss = _shortest(kernels), Loss(share, MOST_LOST)
+    for (rank, gpu), own in kernels.with_columns(sends_to=-1, receives_from=-1).group_by(
+        "rank", "gpu", maintain_order=True
+    ):
+        members = {int(comm): tuple(range(ranks)) for comm, ranks in own.select("comm", "ranks").unique().iter_rows()}
+        streams = waits_by_stream(waits.filter(pl.col("rank") == rank))
+        try:
+            if len(streams) > 1 and len(streams[1]) > BUSY_STREAM * len(streams[0]):
+                raise NoProgramError("several streams compute")
+            of_rank = calls.filter(pl.col("rank") == rank, pl.col("comm").is_in(list(members)))
+            each = calls_of_rank(int(rank), str(gpu), of_rank, own, waits, {comm: comm for comm in members}, members)
+            find_stretch(each)
+            align([each])
+            program, edges = _program(each, own, True, members, shorts, loss, 0.0, usual_only=True)
+        except NoProgramError as error:
+            why = str(error)
+            continue
+        found.append(_recorded([program], edges, True))
+    if not found:
+        raise NoProgramError(why)
+    return min(found, key=lambda of: sum(each.transfer_us + each.waited_us for each in of.programs[0].collectives))
+
+
+def _recorded(programs: list[Program], edges_ns: Ints, marked: bool) -> Recorded:
+    return Recorded(programs, float(np.median(np.diff(edges_ns, axis=1))) / 1e3, edges_ns, marked)
 
 
 def _shortest(kernels: pl.DataFrame) -> dict[tuple[str, int], float]:
     rows = kernels.group_by("pattern", "bytes", maintain_order=True).agg(us=pl.col("duration_ns").quantile(0.05) / 1e3)
     return {(pattern, size): us for pattern, size, us in rows.select("pattern", "bytes", "us").iter_rows()}
-
-
-class _Progress:
-    """How far computation has come at any time: time, less what it waited and what collectives took from it."""
-
-    def __init__(self, kernels: pl.DataFrame, waits: pl.DataFrame, overlap_rate: float) -> None:
-        """`kernels` has a column `in_turn`: with computation, which waits for each of them."""
-        inside = kernels.filter("in_turn").select("start_ns", "stop_ns").to_numpy()
-        begins = np.concatenate([waits["stall_ns"].to_numpy(), inside[:, 0]])
-        self._stalls = iv.union(begins, np.concatenate([waits["resume_ns"].to_numpy(), inside[:, 1]]))
-        # Of exchanges nobody knows how long a rank waited in them.
-        alone = (kernels["pattern"] == "send_receive").to_numpy()
-        started, lasts = kernels["start_ns"].to_numpy(), kernels["duration_ns"].to_numpy()
-        usual = kernels.select(pl.col("duration_ns").quantile(0.05).over("bytes"))["duration_ns"].to_numpy()
-        waited = np.where(alone, np.maximum(lasts - usual, 0), np.maximum(kernels["waiting_ns"].to_numpy(), 0))
-        moved = started + waited.astype(np.int64)
-        self._beside = iv.minus(iv.union(moved, kernels["stop_ns"].to_numpy()), self._stalls)
-        self._lost = 1 - overlap_rate
-
-    def at(self, time_ns: Ints, origin_ns: int) -> Floats:
-        """Microseconds of progress since the origin."""
-        shape, flat = time_ns.shape, time_ns.ravel()
-        lost = iv.covered_before(self._stalls, flat) + self._lost * iv.covered_before(self._beside, flat)
-        return np.asarray(((flat - origin_ns) - lost).reshape(shape) / 1e3, dtype=np.float64)
 
 
 def _program(
@@ -178,15 +164,16 @@ def _program(
     has_marks: bool,
     members: dict[int, tuple[int, ...]],
     shorts: dict[tuple[str, int], float],
-    overlap_rate: float,
+    loss: Loss,
     idle_us: float,
+    usual_only: bool = False,
 ) -> tuple[Program, Ints]:
-    """`idle_us`: of each iteration's beginning, it does not compute."""
+    """`idle_us`: of each iteration's beginning, it does not compute. `usual_only`: of the most usual iterations."""
     mine = kernels.filter(pl.col("rank") == each.rank).join(
-        each.rows.select("call_id", "captured").unique(maintain_order=True), on="call_id", how="inner"
+        each.rows.select("call_id", "captured", "called_ns").unique(maintain_order=True), on="call_id", how="inner"
     )
     mine = mine.with_columns(in_turn=pl.col("captured") | (not has_marks))
-    progress = _Progress(mine, each.waits, overlap_rate)
+    progress = Progress(mine, each.waits, loss)
     number = min((each.last - each.first) // each.length, MOST)
     if number < FEWEST:
         raise NoProgramError(f"fewer than {FEWEST} iterations of rank {each.rank} were recorded")
@@ -207,14 +194,16 @@ def _program(
     if int(whole.sum()) < FEWEST:
         raise NoProgramError(f"fewer than {FEWEST} iterations of rank {each.rank} were recorded as a whole")
     index, bounds = index[whole], edges[whole].astype(np.int64)
+    if usual_only:
+        kept = _usual_iterations(bounds, progress)
+        index, bounds = index[kept], bounds[kept]
     origin = int(bounds[0, 0])
-    begin, end = progress.at(bounds[:, 0], origin), progress.at(bounds[:, 1], origin)
-    begin = begin + idle_us
+    begin, end = progress.at(bounds[:, 0]) + idle_us, progress.at(bounds[:, 1])
     work = end - begin
 
     def since_begin(name: str) -> Floats:
         times = columns[name][index]
-        known = progress.at(np.nan_to_num(times, nan=origin).astype(np.int64), origin) - begin[:, None]
+        known = progress.at(np.nan_to_num(times, nan=origin).astype(np.int64)) - begin[:, None]
         return np.where(np.isnan(times), np.nan, known)
 
     start, needs = since_begin("start_ns"), since_begin("needed_ns")
@@ -223,7 +212,7 @@ def _program(
     launched = (columns["start_ns"] - columns["called_ns"])[index] / 1e3
     behind = _behind(each, columns)[index]
     usual = float(np.median(work))
-    length_us = float(np.median(np.diff(edges[whole], axis=1))) / 1e3
+    launch_us = max(HOST_US, HOST_SHARE * float(np.median(np.diff(bounds, axis=1))) / 1e3)
     found: list[Collective] = []
     captured, opens = each.rows["captured"].to_numpy(), each.rows["opens"].to_numpy()
     graph = -1
@@ -236,28 +225,44 @@ def _program(
         # Where its kernel was never timed it is taken to begin when computation waits for it.
         before = found[-1].released_us if found else 0.0
         released = _released(start[:, place], behind[:, place], before if needed is None else needed)
+        transfer_us = _transfer(lasts[:, place], waiting[:, place], shorts.get((pattern, size), 0.0))
         found.append(
             Collective(
                 pattern=pattern,
                 bytes=size,
                 members=tuple(sorted(members[int(np.uint64(each.comm[row]))])),
-                transfer_us=_transfer(lasts[:, place], waiting[:, place], shorts.get((pattern, size), 0.0)),
+                transfer_us=transfer_us,
                 released_us=max(released, before, 0.0),  # the host makes its calls one after the other
                 needed_us=needed,
                 graph=graph if captured[row] else None,
-                hosted=not captured[row] and _usual(launched[:, place]) < max(HOST_US, HOST_SHARE * length_us),
+                hosted=not captured[row] and _usual(launched[:, place], math.inf) < launch_us,
                 sends_to=_end(each.rows["sends_to"][row]),
                 receives_from=_end(each.rows["receives_from"][row]),
+                waited_us=max(_usual(lasts[:, place], transfer_us) - transfer_us, 0.0),
+                comm=int(each.comm[row]),
             )
         )
     mad = float(np.median(np.abs(work - usual))) * NORMAL / max(usual, 1.0)
-    return Program(each.rank, usual, mad if mad > UNEVEN else 0.0, found), bounds
+    exposed_us = float(np.median(progress.stalled(bounds[:, 1]) - progress.stalled(bounds[:, 0])))
+    return Program(each.rank, usual, mad if mad > UNEVEN else 0.0, found, exposed_us), bounds
 
 
-def _usual(values: Floats) -> float:
-    """The median of what is known; nothing is: infinite."""
+def _usual_iterations(bounds: Ints, progress: Progress) -> Ints:
+    """The half whose time is nearest the median and, of these, the half that waited about as long as is usual.
+
+    The parts of an iteration then belong together. Medians of each part over all would make up none that there was.
+    """
+    kept = np.arange(len(bounds))
+    for lengths in (np.diff(bounds, axis=1)[:, 0], np.diff(progress.stalled(bounds), axis=1)[:, 0]):
+        away = np.abs(lengths[kept] - np.median(lengths[kept]))
+        kept = kept[np.sort(np.argsort(away, kind="stable")[: max(FEWEST, len(kept) // 2)])]
+    return kept
+
+
+def _usual(values: Floats, otherwise: float) -> float:
+    """The median of what is known, if anything is."""
     known = values[~np.isnan(values)]
-    return float(np.median(known)) if len(known) else math.inf
+    return float(np.median(known)) if len(known) else otherwise
 
 
 def _end(rank: int) -> int | None:

@@ -9,8 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from powerccl.analysis.step import HOST_US
-from powerccl.whatif.calls import NoProgramError, RankCalls
+from powerccl.analysis.programs.calls import HOST_US, NoProgramError, RankCalls
 
 Floats = npt.NDArray[np.float64]
 

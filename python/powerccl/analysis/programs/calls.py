@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -11,15 +12,18 @@ import numpy.typing as npt
 import polars as pl
 
 from powerccl.analysis.iterations import SAMPLE, iteration_length
-from powerccl.analysis.step import waits_by_stream
 from powerccl.traces import records
 from powerccl.traces.folder import RunData
 
 Ints = npt.NDArray[np.int64]
+# A collective that begins within this after its call has waited for the host, not for the GPU: what a launch takes.
+HOST_US = 150.0
+# What to do where a run has no program.
+RECORD = "record every kernel, and a hundred iterations: POWERCCL_KERNEL_EVENTS=all powerccl run -- COMMAND"
 
 
 class NoProgramError(ValueError):
-    """Why nothing can be simulated of a run."""
+    """Why a run has no typical iteration that can be replayed."""
 
 
 @dataclass
@@ -51,17 +55,24 @@ def members_of(run: RunData) -> dict[int, tuple[int, ...]]:
     return {comm: tuple(of[place] for place in sorted(of)) for comm, of in found.items()}
 
 
+def waits_by_stream(waits: pl.DataFrame) -> list[pl.DataFrame]:
+    """The waits of each stream; the first one waits most often: it computes."""
+    return sorted(waits.partition_by("stream", maintain_order=True), key=len, reverse=True)
+
+
 def calls_of_rank(
-    run: RunData,
     rank: int,
+    gpu: str,
     calls: pl.DataFrame,
     kernels: pl.DataFrame,
     waits: pl.DataFrame,
-    members: dict[int, tuple[int, ...]],
+    names: Mapping[int, int],
+    members: Mapping[int, tuple[int, ...]],
 ) -> RankCalls:
-    """A rank's calls and, of graphs, each run of a captured one; `kernels` has waiting_ns of stragglers.match."""
-    trace = next(trace for trace in run.ranks if trace.rank == rank)
-    names = {int(row["comm"]): int(row["comm_id"]) for row in trace.kinds[records.COMM]}
+    """A rank's calls and, of graphs, each run of a captured one; `kernels` has waiting_ns of stragglers.match.
+
+    `names`: comm_id of each of its communicators; `members`: as members_of has them.
+    """
     mine = calls.filter(pl.col("rank") == rank).select(
         "call_id", "comm", "pattern", "bytes", "captured", called_ns="start_ns"
     )
@@ -92,7 +103,7 @@ def calls_of_rank(
             at, of = comm == name, of_job[int(np.uint64(name))]
             others[at] = of[np.minimum(others[at], len(of) - 1)]
         rows = rows.with_columns(pl.Series(column, others))
-    return RankCalls(rank, trace.gpu, rows, comm, waited)
+    return RankCalls(rank, gpu, rows, comm, waited)
 
 
 def find_stretch(each: RankCalls) -> None:
