@@ -139,6 +139,15 @@ def test_computation_is_what_it_would_be_without_losses() -> None:
     assert time_us(found.programs[0], Cost(1000.0, 1000.0, 200.0)) == pytest.approx(1300.0)
 
 
+def test_a_wait_long_before_the_first_kernel_changes_nothing() -> None:
+    calls, kernels, waits = Tables().tables
+    early = waits.head(1).with_columns(call_id=0, stall_ns=0, resume_ns=900_000_000)
+    found = program_of_a_rank(
+        calls, kernels, pl.concat([early, waits], how="vertical_relaxed"), lambda pattern, size: 200.0
+    )
+    assert found.programs[0].work_us == pytest.approx(860.0)
+
+
 def test_what_waits_for_the_host_loses_nothing() -> None:
     found = program_of_a_rank(*Tables(called_before_us=20.0).tables, lambda pattern, size: 200.0)
     assert found.programs[0].collectives[0].hosted

@@ -32,16 +32,18 @@ class Progress:
 
     def __init__(self, kernels: pl.DataFrame, waits: pl.DataFrame, loss: Loss) -> None:
         """`kernels` have `in_turn`, with computation, which waits for each of them, and `called_ns` of their calls."""
-        self._origin = int(kernels["start_ns"].min() or 0)  # type: ignore[arg-type]
         inside = kernels.filter("in_turn").select("start_ns", "stop_ns").to_numpy()
         begins = np.concatenate([waits["stall_ns"].to_numpy(), inside[:, 0]])
         self._stalls = iv.union(begins, np.concatenate([waits["resume_ns"].to_numpy(), inside[:, 1]]))
+        began_ns = kernels["start_ns"].to_numpy()
+        # A wait may have begun long before the first kernel was timed: nothing is before the origin.
+        self._origin = int(np.concatenate([began_ns, self._stalls[:1, 0]]).min(initial=np.iinfo(np.int64).max // 2))
         # Of exchanges nobody knows how long a rank waited in them.
         alone = (kernels["pattern"] == "send_receive").to_numpy()
-        started, lasts = kernels["start_ns"].to_numpy(), kernels["duration_ns"].to_numpy()
+        lasts = kernels["duration_ns"].to_numpy()
         usual = kernels.select(pl.col("duration_ns").quantile(0.05).over("bytes"))["duration_ns"].to_numpy()
         waited = np.where(alone, np.maximum(lasts - usual, 0), np.maximum(kernels["waiting_ns"].to_numpy(), 0))
-        begin = self._running(started + waited.astype(np.int64))
+        begin = self._running(began_ns + waited.astype(np.int64))
         end = self._running(kernels["stop_ns"].to_numpy())
         share = loss.share(kernels)
         beside = (end > begin) & (share > 0)
