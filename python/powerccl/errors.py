@@ -18,6 +18,14 @@ class PowercclError(Exception):
         self.hint = hint
 
 
+class JobBegunError(Exception):
+    """A fault of ours after a job has begun, which must not be started again. `code`: how it ended; None: it runs."""
+
+    def __init__(self, code: int | None) -> None:
+        super().__init__()
+        self.code = code
+
+
 def one_line(error: BaseException) -> str:
     """What went wrong, for a message: an error of the world by its own words, a fault of ours with its kind."""
     if isinstance(error, PowercclError):

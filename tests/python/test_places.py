@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from powerccl.launch import child, node_agent, places
+from powerccl.launch import node_agent, places
 from powerccl.launch import record as record_module
 from powerccl.launch.child import ChildNotStartedError
 from powerccl.launch.native import NativeFiles
@@ -121,7 +121,6 @@ def test_a_job_that_finds_no_place_takes_ours(
         raise BecameError
 
     monkeypatch.setenv("POWERCCL_NATIVE", str(native.root))
-    monkeypatch.setattr(child, "last", child.Child())  # an earlier test's may have started
     monkeypatch.setattr(record_module, "become", become)
     monkeypatch.setattr(*((node_agent, "Service") if helper else (record_module, "run_child")), refuse)
     with pytest.raises(BecameError):

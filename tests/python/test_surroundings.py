@@ -113,9 +113,10 @@ def handlers(tmp_path_factory: pytest.TempPathFactory) -> str:
 HANDLED = """
 import os, signal, sys
 sys.path.insert(0, {package!r})
-from powerccl.launch.child import interruptible, run_child
-with interruptible():
-    ended = run_child(["sh", "-c", {script!r}], {{"PATH": os.environ["PATH"]}})
+from powerccl.launch.child import Child, interruptible, run_child
+child = Child()
+with interruptible(child):
+    ended = run_child(["sh", "-c", {script!r}], {{"PATH": os.environ["PATH"]}}, child=child)
 for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT, signal.SIGUSR1, signal.SIGPROF):
     os.kill(os.getpid(), number)
 sys.exit(ended.code)

@@ -26,7 +26,7 @@ import click
 from powerccl import __version__
 from powerccl.commandline.extras import extra_of, not_installed
 from powerccl.commandline.output import fail, say
-from powerccl.errors import PowercclError, one_line
+from powerccl.errors import JobBegunError, PowercclError, one_line
 
 # Where each verb lives: features have their own; the others put several rooms together.
 VERBS = {
@@ -75,6 +75,8 @@ class Verbs(click.Group):
             sys.exit(code)
         except PowercclError as error:
             fail(error.message, error.hint)
+        except JobBegunError as error:
+            _after_the_job(error)
         except click.exceptions.NoArgsIsHelpError as error:
             click.echo(error.ctx.get_help() if error.ctx else "")
             sys.exit(0)
@@ -125,32 +127,45 @@ def _cannot_print(error: OSError, code: int) -> NoReturn:
 
 def _unexpected(error: Exception) -> NoReturn:
     """A fault of ours: a job is not to suffer from it; for the rest it ends us."""
+    _trace(error)
+    _think_of_the_job(error)
+    _fail_unexpected(error)
+
+
+def _fail_unexpected(error: BaseException) -> NoReturn:
+    fail(f"unexpected: {one_line(error)}", "POWERCCL_DEBUG=1 shows where; please report it", 2)
+
+
+def _trace(error: BaseException) -> None:
     if os.environ.get("POWERCCL_DEBUG", "0") != "0":
         import traceback
 
         traceback.print_exception(error)
-    _think_of_the_job(error)
-    fail(f"unexpected: {one_line(error)}", "POWERCCL_DEBUG=1 shows where; please report it", 2)
+
+
+def _after_the_job(error: JobBegunError) -> NoReturn:
+    """Exit as the job did, if it has ended."""
+    cause = error.__cause__ or error
+    _trace(cause)
+    if isinstance(cause, OSError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # so that leaving does not fail again
+    if error.code is None:
+        _fail_unexpected(cause)
+    with contextlib.suppress(Exception):
+        say(f"{one_line(cause)}; the job has ended before")
+    sys.exit(error.code)
 
 
 def _think_of_the_job(error: Exception) -> None:
-    """Of a fault of ours in `powerccl run -- JOB`: become the job, or exit as it has. Returns where there is none."""
+    """Of a fault of ours in `powerccl run -- JOB` before the job has begun: become the job."""
     arguments = sys.argv[1:]
     if arguments[:1] != ["run"]:
-        return
-    child = sys.modules.get("powerccl.launch.child")
-    text = one_line(error)
-    if child and child.last.pid:
-        if ended := child.last.ended():
-            with contextlib.suppress(Exception):
-                say(f"{text}; the job has ended before")
-            sys.exit(ended.code)
         return
     if "--" not in arguments or any(each.startswith("--emulate") for each in arguments[: arguments.index("--")]):
         return
     command = arguments[arguments.index("--") + 1 :]
     with contextlib.suppress(Exception):
-        say(f"{text}; the job runs unrecorded")
+        say(f"{one_line(error)}; the job runs unrecorded")
     with contextlib.suppress(OSError, ValueError, IndexError):
         for number in (signal.SIGPIPE, signal.SIGXFSZ):  # Python ignores these two
             signal.signal(number, signal.SIG_DFL)

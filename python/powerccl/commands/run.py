@@ -15,9 +15,8 @@ import click
 from powerccl.commandline.extras import extra_of, not_installed
 from powerccl.commandline.output import fail, say, write_out
 from powerccl.commandline.runs import runs_dir_option
-from powerccl.errors import PowercclError, choose, one_line
-from powerccl.launch import child
-from powerccl.launch.child import ChildNotStartedError, InterruptionError, interruptible
+from powerccl.errors import JobBegunError, PowercclError, choose, one_line
+from powerccl.launch.child import Child, ChildNotStartedError, InterruptionError, interruptible
 from powerccl.launch.environment import DEFAULT_SLOWDOWN_PCT, SLOWDOWN_RANGE_PCT
 from powerccl.launch.mpi import DEFAULT_MAX_DELAY_PCT, MAX_DELAY_RANGE_PCT, MODES
 from powerccl.launch.record import record
@@ -158,19 +157,25 @@ def command(
         preload=not no_preload,
         tuned=tuned,
     )
+    child = Child()
     try:
-        with interruptible():
-            recorded = record(request, say)
+        with interruptible(child):
+            recorded = record(request, say, child)
             if recorded.folder and recorded.leads:
                 _report_or_say(recorded.folder, json_file, quiet, bool(ways))
+        sys.stdout.flush()
     except ChildNotStartedError as error:
         fail(str(error), "check the command's name and PATH", error.code)
     except InterruptionError as interruption:
-        if (ended := child.last.ended()) is None:  # the job has not begun: end as it would have
+        if (ended := child.ended()) is None:  # the job has not begun: end as it would have
             signal.signal(interruption.number, signal.SIG_DFL)
             os.kill(os.getpid(), interruption.number)
             return 128 + interruption.number
         return ended.code
+    except Exception as error:
+        if not child.pid:
+            raise
+        raise JobBegunError(ended.code if (ended := child.ended()) else None) from error
     return recorded.ended.code
 
 

@@ -74,10 +74,6 @@ class Child:
         return Ended(code, None) if code >= 0 else Ended(128 - code, -code)
 
 
-# The last child that was started. Whatever fails around it, its exit code counts, and it is not started again.
-last = Child()
-
-
 class ChildNotStartedError(Exception):
     """The command could not be executed; `code` is what a shell would exit with: 127 not found, 126 not executable."""
 
@@ -97,14 +93,14 @@ class InterruptionError(KeyboardInterrupt):
 
 
 @contextmanager
-def interruptible() -> Iterator[None]:
+def interruptible(child: Child) -> Iterator[None]:
     """Raise InterruptionError at signals that end a program, so that what was started for the child can be ended.
 
-    Once the child has ended, what announced its end to it comes too late to end the report.
+    Once `child` has ended, what announced its end to it comes too late to end the report.
     """
 
     def interrupt(number: int, _: FrameType | None) -> None:
-        if number in _ENDING or last.status is None:
+        if number in _ENDING or child.status is None:
             raise InterruptionError(number)
 
     ending = {number for number in _ENDING if signal.getsignal(number) is not signal.SIG_IGN}  # nohup's wish
@@ -161,8 +157,11 @@ def run_child(
     environment: Mapping[str, str],
     output: Path | None = None,
     say: Callable[[str], None] = lambda _: None,
+    child: Child | None = None,
 ) -> Ended:
     """Run the command to its end, passing signals on. `output` takes its stdout and stderr, if given.
+
+    `child` is filled in as it goes. Whatever fails around it, its exit code counts, and it is not started again.
 
     The child gets each signal as if it ran without us: what was sent to our process group has reached it already.
     A fault of ours costs this, which `say` tells.
@@ -170,8 +169,7 @@ def run_child(
     Raises:
         ChildNotStartedError: it could not be executed.
     """
-    global last
-    child = last = Child()
+    child = child or Child()
     try:
         _run_with_signals(child, command, environment, output)
     except ChildNotStartedError:

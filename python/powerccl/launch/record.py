@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 from powerccl.errors import PowercclError, choose, one_line
-from powerccl.launch import child, mpi
-from powerccl.launch.child import ChildNotStartedError, Ended, become, run_child
+from powerccl.launch import mpi
+from powerccl.launch.child import Child, ChildNotStartedError, Ended, become, run_child
 from powerccl.launch.emulation import EmulatedServer
 from powerccl.launch.folder import make_folder
 from powerccl.launch.gpus import query_gpus, query_gpus_in
@@ -37,8 +37,10 @@ class Recorded:
     leads: bool
 
 
-def record(request: Request, say: Callable[[str], None]) -> Recorded:
+def record(request: Request, say: Callable[[str], None], child: Child | None = None) -> Recorded:
     """Run the command with everything around it and wait for its end; `say` tells the user what matters meanwhile.
+
+    `child` is the job's process, filled in as run_child has it.
 
     With `best_effort`, whatever fails in recording costs one line, and the job runs without a record. Where a limit on
     processes leaves no place for ours, the job takes this process's own, and this function does not return.
@@ -47,7 +49,7 @@ def record(request: Request, say: Callable[[str], None]) -> Recorded:
         PowercclError: something to mend before the job can start; nothing was started.
         ChildNotStartedError: the command could not be executed.
     """
-    say = _never_failing(say)
+    say, child = _never_failing(say), child or Child()
     plain: Mapping[str, str] = {**os.environ, **request.environment}
     if request.policy:
         choose("policy", request.policy, POLICIES)
@@ -75,18 +77,18 @@ def record(request: Request, say: Callable[[str], None]) -> Recorded:
             say(f"{one_line(cause)}; the job runs unrecorded")
             recording, environment = None, server.environment(_unrecorded(request, plain))
         try:
-            ended = run_child(request.command, environment, output, say)
+            ended = run_child(request.command, environment, output, say, child)
         except Exception as error:
             if recording:
                 recording.leave()
             ours = not isinstance(error, ChildNotStartedError) or error.too_long or error.no_place
-            if not ours or child.last.pid or not request.best_effort:
+            if not ours or child.pid or not request.best_effort:
                 raise
             if isinstance(error, ChildNotStartedError) and error.no_place and not request.emulate:
                 _give_way(request, plain, say, str(error))
             say(f"{one_line(error)}; the job runs unrecorded")
             recording = None
-            ended = run_child(request.command, server.environment(_unrecorded(request, plain)), say=say)
+            ended = run_child(request.command, server.environment(_unrecorded(request, plain)), say=say, child=child)
         if recording is None:
             return Recorded(ended, None, True)
         try:
