@@ -148,7 +148,7 @@ def test_emulated_percall_gets_a_table_and_the_emulators_libraries(work: Path, t
     seen = dict(line.split("=", 1) for line in result.stdout.splitlines() if "=" in line)
     assert seen["POWERCCL_CLOCKS"] == "dry"
     assert "dry run, no clock is set" in result.stderr, "the stand-in is no daemon"
-    assert seen["LD_LIBRARY_PATH"].split(":")[0].endswith("native/testbed/emulator")
+    assert seen["LD_LIBRARY_PATH"].split(":")[0].endswith("native/emulator")
     table = Path(seen["POWERCCL_POLICY_TABLE"])
     assert table.parent == only_run(work)
     assert "min_clock_mhz all_reduce 1048576 inf 480" in table.read_text()

@@ -3,16 +3,25 @@
 
 from __future__ import annotations
 
+import csv
+import html
 import json
 import os
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import polars as pl
 import pytest
+import synthetic
+from msgspec import structs
+from printing import printed
 
+from powerccl.analysis import report as run_report
+from powerccl.analysis.ways import Possible, WaysFindings
 from powerccl.errors import PowercclError
+from powerccl.estimate import Estimate
 from powerccl.launch import ways as launched
 from powerccl.launch.gpus import Gpus
 from powerccl.platforms.schema import encode
@@ -28,9 +37,12 @@ from powerccl.platforms.ways import (
     never_slower_from,
     table_for,
 )
-from powerccl.ways.findings import Possible, Range, WaysFindings, possible
+from powerccl.reports.report import print_report
+from powerccl.reports.report_page import report_page
+from powerccl.reports.tabular import write_csv
+from powerccl.reports.ways import hint, possible_lines, what_to_write
+from powerccl.ways.possible import possible
 from powerccl.ways.profile import table_of, with_libraries
-from powerccl.ways.report import hint, possible_lines, what_to_write
 
 MIB = 1 << 20
 
@@ -229,7 +241,7 @@ def test_what_a_job_could_have_is_a_range() -> None:
     assert found.span_s == pytest.approx(1.0, rel=1e-2)
     (sentence,) = possible_lines(found)
     assert "5.0 % to 5.5 % of each GPU's time" in sentence and "256 MiB of memory" in sentence
-    assert what_to_write(found)[0][1].startswith("PyTorch FSDP2: powerccl run --ways auto")
+    assert what_to_write(found)[0].startswith("all-gather, copy-engine: PyTorch FSDP2: powerccl run --ways auto")
 
 
 def test_a_hint_is_given_where_it_is_worth_a_line() -> None:
@@ -264,8 +276,9 @@ def test_every_way_of_the_built_in_tables_can_be_written() -> None:
     for name in ("h200x2", "h200x4"):
         for way in ("symmetric", "copy-engine", "efficiency"):
             for each in compare(load_table(name), way):
-                row = Possible(each.pattern, each.size_bytes, 1, way, Range(0, 1), None, 0)
-                assert all(text for _, text in what_to_write(WaysFindings("t", "a test", 1.0, [row])))
+                row = Possible(each.pattern, each.size_bytes, 1, way, Estimate.between(0, 1), None, 0)
+                said = what_to_write(WaysFindings(table="t", provenance="a test", span_s=1.0, rows=[row]))
+                assert all(line.partition(": ")[2] for line in said)
 
 
 def lines(*points: dict[str, object], gpu: str = "NVIDIA H200") -> str:
@@ -312,3 +325,22 @@ def test_the_wheels_libraries_are_found(monkeypatch: pytest.MonkeyPatch, tmp_pat
     assert with_libraries({"NCCL_LIBRARY": "/mine.so"})["NCCL_LIBRARY"] == "/mine.so"
     preloaded = with_libraries({"LD_PRELOAD": "/lib/liba.so:/new/libnccl.so.2 /lib/libb.so"})
     assert preloaded["NCCL_LIBRARY"] == "/new/libnccl.so.2", "the job loads that one before PyTorch's"
+
+
+def test_every_output_of_a_report_has_what_could_be_had(tmp_path: Path) -> None:
+    """JSON, tables, terminal and page are made of the same findings."""
+    made = run_report.report(synthetic.exposed_run(tmp_path / "run"))
+    rows = [
+        Possible("all_reduce", 64 * MIB, 32, "symmetric", Estimate.between(1.0, 3.0), joules, 4096)
+        for joules in (None, Estimate(5.0, 4.0, 6.0))
+    ]
+    ways = WaysFindings(table="mine", provenance="a test", span_s=100.0, rows=rows, calls=64)
+    made = replace(made, findings=structs.replace(made.findings, ways=ways))
+    told = json.loads(run_report.encode(made.findings))["ways"]
+    assert (told["table"], [row["saved_s"]["high"] for row in told["rows"]]) == ("mine", [3.0, 3.0])
+    write_csv(made.findings, tmp_path / "tables")
+    with (tmp_path / "tables/ways.csv").open() as file:
+        found = [(row["way"], row["high_saved_s"], row["saved_joules"]) for row in csv.DictReader(file)]
+    assert found == [("symmetric", "3.0", ""), ("symmetric", "3.0", "5.0")]
+    assert "By the table of ways 'mine', a test." in html.unescape(report_page(made))
+    assert "what could be had without changing a clock" in printed(lambda console: print_report(console, made.findings))

@@ -38,9 +38,10 @@ from powerccl.analysis.shares import of_job, working
 from powerccl.analysis.startup import add_startup
 from powerccl.analysis.stragglers import add_costs, match
 from powerccl.analysis.summary import summarise
+from powerccl.analysis.ways import WaysFindings
 from powerccl.patterns import pattern_name
 from powerccl.quantities import microseconds, percent, seconds
-from powerccl.traces import records, tables
+from powerccl.traces import tables
 from powerccl.traces.folder import MOST_RECORDS, RunData, read_run
 
 MARGIN_S = 1.0  # a window's samples of power begin and end so much outside of it
@@ -63,6 +64,7 @@ class ReportFindings(msgspec.Struct, kw_only=True):
     energy: EnergyFindings
     clock_effects: list[ClockEffect] = []
     counts: list[CountRow] = []
+    ways: WaysFindings | None = None  # None: there is no table of ways for the run's GPUs
     notes: list[str] = []
 
 
@@ -115,8 +117,6 @@ def report(
     energy = attribute(run, run.window, reference, built)
     summary = summarise(run, run.window, energy, shares=Shares(), built=built)  # shares: of the breakdown, below
     calls, kernels = built.calls, built.kernels
-    for trace in run.ranks:  # a hundred megabytes that nothing below looks at
-        trace.kinds[records.CALL] = trace.kinds[records.CALL][:0].copy()
     notes: list[str] = []
     profiled = _profiled(run, kineto, kernels, notes)
     matched = match(run, built.all_calls, built.all_kernels, built.inside)

@@ -79,6 +79,10 @@ def command(
     powerccl report 20260101-120000-train --html train.html
     powerccl report 20260101-120000-train --kineto rank0.pt.trace.json.gz:0
     """  # noqa: D301 - click's mark for text that is not to be wrapped
+    from dataclasses import replace
+
+    from msgspec import structs
+
     from powerccl.analysis.energy import energy_curves
     from powerccl.analysis.findings import SUMMARY_FILE
     from powerccl.analysis.report import report
@@ -86,29 +90,31 @@ def command(
     from powerccl.commandline.references import own_table
     from powerccl.commandline.summaries import keep_summary
     from powerccl.platforms.ways import load_table
-    from powerccl.ways.findings import possible
     from powerccl.ways.forecast import power_limit, predict_best
+    from powerccl.ways.possible import possible
 
     folder = find_run(name, runs_dir, quiet=quiet)
     part = _window(window)
     reference = _reference(platform, folder)
     made = report(folder, reference, [_kineto(text) for text in kineto], part)
+    table = load_table(ways) if ways else own_table(made.run)
+    if table:
+        other_ways = possible(made.calls, table)
+        if other_ways.rows:
+            kernels = made.kernels.with_columns(waiting_ns=made.waiting_ns)
+            curves, limit_w = energy_curves(made.run), power_limit(made.run)
+            best = predict_best(made.calls, kernels, made.waits, curves, table, limit_w)
+            other_ways = structs.replace(other_ways, predicted=best)
+        made = replace(made, findings=structs.replace(made.findings, ways=other_ways))
     found = made.findings
     if not (kineto or platform or made.run.window or (folder / SUMMARY_FILE).exists()):
         keep_summary(found.summary, folder)
     if not (found.summary.ranks or found.summary.gpus or found.summary.mpi) and not (folder / "run.json").exists():
         raise PowercclError(f"{folder} is no run folder: it has no run.json, no trace and no samples", _NAME)
-    table = load_table(ways) if ways else own_table(made.run)
-    other_ways = possible(made.calls, table) if table else None
-    if table and other_ways and other_ways.rows:
-        kernels = made.kernels.with_columns(waiting_ns=made.waiting_ns)
-        curves, limit_w = energy_curves(made.run), power_limit(made.run)
-        other_ways.predicted = predict_best(made.calls, kernels, made.waits, curves, table, limit_w)
     if html_file:
         from powerccl.reports.report_page import report_page
-        from powerccl.ways.report import on_page
 
-        write_out(html_file, report_page(made, on_page(other_ways) if other_ways else None).encode())
+        write_out(html_file, report_page(made).encode())
     if perfetto:
         from powerccl.reports.perfetto import write_perfetto
 
@@ -133,10 +139,6 @@ def command(
 
         console = Console(stderr=json_file == "-")
         print_report(console, found)
-        if other_ways:
-            from powerccl.ways.report import print_possible
-
-            print_possible(console, other_ways)
         written = {"page": html_file, "perfetto": perfetto, "tables": csv_folder}
         for what, path in written.items():
             if path:

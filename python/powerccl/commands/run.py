@@ -228,9 +228,9 @@ def _about_ways(run: RunData, used: bool) -> str:
     if not run.ranks:
         return ""
     from powerccl.commandline.references import own_table
+    from powerccl.reports.ways import hint
     from powerccl.traces import tables
-    from powerccl.ways.findings import possible
-    from powerccl.ways.report import hint
+    from powerccl.ways.possible import possible
 
     table = own_table(run)
     return hint(possible(tables.calls(run), table)) if table else ""

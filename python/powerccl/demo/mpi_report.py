@@ -9,7 +9,7 @@ from rich.text import Text
 
 from powerccl.analysis.findings import MpiSummary
 from powerccl.console import Console
-from powerccl.demo.savings import Figure
+from powerccl.estimate import Estimate
 from powerccl.quantities import change, change_between, plural, seconds
 from powerccl.reports.mpi import key, rank_lines
 from powerccl.reports.table import Table
@@ -21,11 +21,11 @@ UNSTEADY = 0.05  # of the run time, between the fastest and the slowest run of t
 
 @dataclass
 class MpiDemo:
-    """A stencil on `ranks` ranks, run `Figure.n` times each way; `pictured` is one of the runs with the library."""
+    """A stencil on `ranks` ranks, run `Estimate.n` times each way; `pictured` is one of the runs with the library."""
 
     ranks: int
     imbalance_pct: int
-    figures: dict[str, Figure]
+    figures: dict[str, Estimate]
     pictured: MpiSummary
     same_result: bool
 
@@ -55,7 +55,7 @@ def figures_table(demo: MpiDemo) -> Table:
     """What was measured, without and with the library, and the change."""
     found = demo.figures
     slower, saved = found["slowdown_pct"], found["cpu_saved_pct"]
-    less = Figure(-saved.value, saved.unit, -saved.high, -saved.low, saved.n)
+    less = Estimate(-saved.value, -saved.high, -saved.low, saved.n, saved.unit)
     of_ranks = f", {plural(demo.ranks, 'rank')}"
     table = Table(3)
     table.add_column("", no_wrap=True)
@@ -84,10 +84,10 @@ def remarks(demo: MpiDemo) -> list[str]:
     return [*found, UNSTEADY_WORDS] if run.high - run.low > UNSTEADY * run.value else found
 
 
-def _one(figures: dict[str, Figure], name: str) -> str:
+def _one(figures: dict[str, Estimate], name: str) -> str:
     figure = figures.get(name)
     return seconds(figure.value if figure else None)
 
 
-def _spread(figure: Figure) -> str:
+def _spread(figure: Estimate) -> str:
     return f"{change(figure.value)} ({change_between(figure.low, figure.high)})"

@@ -10,8 +10,8 @@ from rich.text import Text
 from powerccl.console import Console
 from powerccl.demo.chart import power_and_clock
 from powerccl.demo.iterations import Training
-from powerccl.demo.savings import Figure
 from powerccl.demo.series import GpuSeries, gpu_series
+from powerccl.estimate import Estimate
 from powerccl.quantities import mhz, percent, quantity, watts
 from powerccl.reports.table import Table
 from powerccl.reports.terminal import heading
@@ -52,7 +52,7 @@ class DemoResult:
     platform: str
     observed: Training
     managed: Training
-    figures: dict[str, Figure]
+    figures: dict[str, Estimate]
 
     @property
     def policy(self) -> str:

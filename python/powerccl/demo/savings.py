@@ -1,33 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a policy saved of a training job, as named figures with their spread."""
+"""What a policy saved of a training job, as named figures with their 95 % interval over iterations."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
-import msgspec
 import numpy as np
 import numpy.typing as npt
 
 from powerccl.demo.iterations import Training
+from powerccl.estimate import Estimate
 
 RESAMPLES = 2000
-
-
-class Figure(msgspec.Struct):
-    """A figure as kept in evidence/results: its value, unit, 95 % interval over iterations, and their number."""
-
-    value: float
-    unit: str
-    low: float
-    high: float
-    n: int
 
 
 Values = npt.NDArray[np.float64]
 
 
-def savings(observed: Training, managed: Training, policy: str) -> dict[str, Figure]:
+def savings(observed: Training, managed: Training, policy: str) -> dict[str, Estimate]:
     """Figures by short name: communication energy, energy, power saved, and slowdown, all in percent of `observed`."""
 
     def saved_of(before: Values, after: Values) -> float:
@@ -50,20 +40,20 @@ def savings(observed: Training, managed: Training, policy: str) -> dict[str, Fig
         watts = training.summary.communication.average_watts
         if watts is not None:
             n = len(training.step_s)
-            found[f"{word}.comm_watts"] = Figure(round(watts, 3), "W", round(watts, 3), round(watts, 3), n)
+            found[f"{word}.comm_watts"] = Estimate(round(watts, 3), round(watts, 3), round(watts, 3), n, "W")
     return found
 
 
-def _figure(before: Values, after: Values, compute: Callable[[Values, Values], float], count: int) -> Figure:
+def _figure(before: Values, after: Values, compute: Callable[[Values, Values], float], count: int) -> Estimate:
     random = np.random.default_rng(0)
     drawn = sorted(
         compute(random.choice(before, len(before)), random.choice(after, len(after))) for _ in range(RESAMPLES)
     )
     low, high = drawn[int(0.025 * RESAMPLES)], drawn[int(0.975 * RESAMPLES)]
-    return Figure(round(compute(before, after), 3), "%", round(low, 3), round(high, 3), count)
+    return Estimate(round(compute(before, after), 3), round(low, 3), round(high, 3), count, "%")
 
 
-def _mean(values: Values, unit: str) -> Figure:
+def _mean(values: Values, unit: str) -> Estimate:
     error = 1.96 * float(values.std(ddof=1)) / len(values) ** 0.5 if len(values) > 1 else 0.0
     mean = float(values.mean())
-    return Figure(round(mean, 4), unit, round(mean - error, 4), round(mean + error, 4), len(values))
+    return Estimate(round(mean, 4), round(mean - error, 4), round(mean + error, 4), len(values), unit)

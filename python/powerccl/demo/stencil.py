@@ -11,7 +11,7 @@ import msgspec
 
 from powerccl.analysis.findings import MpiSummary
 from powerccl.analysis.summary import summarise
-from powerccl.demo.savings import Figure
+from powerccl.estimate import Estimate
 from powerccl.files import read_json
 from powerccl.traces.folder import read_run
 
@@ -61,7 +61,7 @@ def read_stencil_result(path: Path) -> StencilSummary:
     return read_json(path, StencilResult).summary
 
 
-def stencil_figures(without: Sequence[StencilRun], managed: Sequence[StencilRun]) -> dict[str, Figure]:
+def stencil_figures(without: Sequence[StencilRun], managed: Sequence[StencilRun]) -> dict[str, Estimate]:
     """Figures by short name. Savings are of pairs run one after the other, so that a slow minute counts for both."""
     figures = {}
     for word, runs in (("without", without), ("with", managed)):
@@ -84,7 +84,7 @@ def same_result(without: Sequence[StencilRun], managed: Sequence[StencilRun]) ->
     return len({run.result.checksum for run in [*without, *managed]}) == 1
 
 
-def _figure(values: list[float], unit: str) -> Figure:
+def _figure(values: list[float], unit: str) -> Estimate:
     """Median and range."""
     values = values or [0.0]
-    return Figure(*(round(median(values), 4), unit, round(min(values), 4), round(max(values), 4), len(values)))
+    return Estimate(round(median(values), 4), round(min(values), 4), round(max(values), 4), len(values), unit)

@@ -37,6 +37,7 @@ from powerccl.reports.terminal import (
     print_summary,
     warning,
 )
+from powerccl.reports.ways import print_possible
 
 NOT_TIMED = "no collective was timed on all ranks of a host"
 MOST_RANKS, MOST_ROWS = 16, 12
@@ -61,6 +62,8 @@ def print_report(console: Console, found: ReportFindings) -> None:
     if found.clock_effects:
         console.print()
         console.print(_clock_effects(found.clock_effects, found.summary.rank_name))
+    if found.ways:
+        print_possible(console, found.ways)
     for note in found.notes:
         console.print(Text(note, style="dim") if "NCCL kernels found" in note else warning(note))
 

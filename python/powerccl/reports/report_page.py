@@ -6,7 +6,6 @@ from __future__ import annotations
 import base64
 import shlex
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -44,6 +43,7 @@ from powerccl.reports.report import (
 )
 from powerccl.reports.report_tables import short_gpu, tables
 from powerccl.reports.terminal import LEAST_STARTUP_S, communicating_text, exposed_text, startup_text
+from powerccl.reports.ways import possible_lines, what_to_write
 from powerccl.traces.run_info import model_label
 
 # One hue a pattern, of like lightness; more patterns than these are not met in one job.
@@ -51,16 +51,7 @@ PATTERN_COLOURS = ("#2a78d6", "#c77700", "#2e9e5b", "#a04fb0", "#c8372d", "#6b76
 MOST_RANKS = 64
 
 
-@dataclass(frozen=True)
-class OtherWays:
-    """What could be had without changing a clock: by which table, in sentences, and as a table of the page."""
-
-    table: str
-    lines: list[str]
-    tables: dict[str, dict[str, Any]]
-
-
-def report_page(made: Report, ways: OtherWays | None = None) -> str:
+def report_page(made: Report) -> str:
     """The page's HTML, self-contained, under 6 MB."""
     found = made.findings
     drawing = draw(made)
@@ -100,9 +91,9 @@ def report_page(made: Report, ways: OtherWays | None = None) -> str:
         more_iterations=iterations_lines(found, found.iterations[MOST_HOSTS:]),
         closest=microseconds(2 * found.peers.uncertainty_us) if found.peers.uncertainty_us else "",
         straggler=sentences(*straggler_line(found.peers, summary.rank_name).splitlines()) if summary.ranks else [],
-        tables=tables(found) | (ways.tables if ways else {}),
-        ways=ways.lines if ways else [],
-        ways_table=ways.table if ways else "",
+        tables=tables(found),
+        ways=found.ways,
+        ways_lines=[*possible_lines(found.ways), *what_to_write(found.ways)] if found.ways else [],
         clocks="".join(sentences(clock_line(summary.clocks))),
         remarks=[*summary.notes, *found.notes],
         problems=[*summary.energy_missing, *summary.problems],

@@ -23,6 +23,7 @@ from powerccl.quantities import (
 )
 from powerccl.reports.phases import COLUMNS, phase_cells
 from powerccl.reports.report import cost_text, energy_parts, size_texts
+from powerccl.reports.ways import POSSIBLE_COLUMNS, possible_cells
 
 MOST = 64
 UUID_SHOWN = 20  # characters: what is longer is shortened
@@ -40,6 +41,7 @@ def tables(found: ReportFindings) -> dict[str, Any]:
         "gpus": _gpus(found),
         "mpi": _mpi(found.summary.mpi),
         "mpi_ranks": _mpi_ranks(found.summary.mpi),
+        "ways": _table([*POSSIBLE_COLUMNS], [possible_cells(row) for row in found.ways.rows] if found.ways else []),
     }
     return {name: table for name, table in made.items() if table["rows"]}
 

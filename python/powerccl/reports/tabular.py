@@ -17,6 +17,7 @@ import msgspec
 from powerccl import clean
 from powerccl.analysis.findings import MpiSummary
 from powerccl.analysis.report import ReportFindings, plain
+from powerccl.analysis.ways import Possible
 from powerccl.files import write_whole
 
 
@@ -44,6 +45,7 @@ def write_csv(found: ReportFindings, folder: Path) -> list[Path]:
         "stragglers": _plain(found.peers.ranks),
         "clocks": _plain(found.clock_effects),
         "gpus": _plain(found.summary.gpus),
+        "ways": [_flat(row) for row in found.ways.rows] if found.ways else [],
         **(_mpi_tables(found.summary.mpi) if found.summary.mpi else {}),
     }
     written = []
@@ -85,6 +87,15 @@ _SUMMED = ("time_s", "wait_s", "transfer_s", "sleep_s")
 
 def _fields(row: Any) -> dict[str, Any]:
     found: dict[str, Any] = msgspec.to_builtins(row, enc_hook=plain)
+    return found
+
+
+def _flat(row: Possible) -> dict[str, Any]:
+    """Estimates in columns of their own."""
+    found = _fields(row)
+    for name in ("saved_s", "saved_joules"):
+        whole = found.pop(name) or {}
+        found |= {f"{part}_{name}".removeprefix("value_"): whole.get(part) for part in ("value", "low", "high")}
     return found
 
 

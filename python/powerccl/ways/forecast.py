@@ -22,6 +22,7 @@ from powerccl.analysis.energy import EnergyCurve, energy_curves, job_samples
 from powerccl.analysis.programs.calls import RECORD, NoProgramError
 from powerccl.analysis.programs.program import Collective, Program, Recorded
 from powerccl.analysis.programs.recording import program_of_a_rank, program_tables
+from powerccl.analysis.ways import Chosen, WaysForecast
 from powerccl.errors import PowercclError
 from powerccl.platforms.ways import (
     COPY_ENGINE,
@@ -43,27 +44,6 @@ Choice = dict[Key, str]  # by pattern and bytes the way; plain where it has none
 REPLAYED = 0.05  # of the recorded time: a replay that is farther off says nothing
 AT_LIMIT = 0.97  # of the power limit: the governor holds the mean within 3 % of it (two H200s: 691 to 693 of 700 W)
 ALIKE = 0.1  # percent of time: a choice that saves less more is not worth another way
-
-
-class Chosen(msgspec.Struct):
-    """The way of one pattern and size, and how many calls an iteration has of it."""
-
-    pattern: str
-    size_bytes: int
-    calls: int
-    way: str
-
-
-class WaysForecast(msgspec.Struct):
-    """One choice of ways. Percentages of the iteration as recorded, least and most over surroundings; saved is above 0.
-
-    `energy_saved_pct` None: power was not sampled, or the table has no energy.
-    """
-
-    name: str
-    chosen: list[Chosen]
-    time_saved_pct: tuple[float, float]
-    energy_saved_pct: tuple[float, float] | None
 
 
 class WaysWhatIf(msgspec.Struct, kw_only=True):

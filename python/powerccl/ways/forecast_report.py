@@ -5,12 +5,13 @@ from __future__ import annotations
 
 from rich.text import Text
 
+from powerccl.analysis.ways import WaysForecast
 from powerccl.console import Console
 from powerccl.platforms.ways import PLAIN
 from powerccl.quantities import byte_size, change_between, joules, percent, plural, seconds
 from powerccl.reports.table import Table
 from powerccl.reports.terminal import heading, warning
-from powerccl.ways.forecast import WaysForecast, WaysWhatIf
+from powerccl.ways.forecast import WaysWhatIf
 
 ASSUMPTIONS = (
     "the host gives its orders as early or late as it did",

@@ -5,21 +5,18 @@ from __future__ import annotations
 
 import msgspec
 
-
-class Range(msgspec.Struct):
-    """Of the likely machine, and the least and most of all machines that the run could be of."""
-
-    value: float
-    low: float
-    high: float
+from powerccl.estimate import Estimate
 
 
 class Forecast(msgspec.Struct, kw_only=True):
-    """One policy; percentages of the same job simulated with no policy."""
+    """One policy; percentages of the same job simulated with no policy.
+
+    A value is of the likely machine, low and high are the least and most of all machines that the run could be of.
+    """
 
     policy: str
-    saved_pct: Range
-    slowdown_pct: Range
+    saved_pct: Estimate
+    slowdown_pct: Estimate
     saved_watts: float  # of a GPU, in the mean
     switches_per_s: float  # clock requests of a GPU
     within_budget: bool

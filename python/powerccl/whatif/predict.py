@@ -15,12 +15,13 @@ from powerccl.analysis.energy import energy_curves
 from powerccl.analysis.programs.calls import NoProgramError
 from powerccl.analysis.programs.program import Recorded
 from powerccl.analysis.programs.recording import Recording
+from powerccl.estimate import Estimate
 from powerccl.platforms.policy_table import policy_table
 from powerccl.platforms.schema import PlatformProfile
 from powerccl.quantities import exact, plural
 from powerccl.traces.folder import RunData
 from powerccl.whatif import machines
-from powerccl.whatif.findings import Case, Forecast, Range, WhatIf
+from powerccl.whatif.findings import Case, Forecast, WhatIf
 from powerccl.whatif.machines import LIKELY, OTHERS, Unknown
 from powerccl.whatif.model import MEASURED_S, WARM_UP_S, Model, fitted
 from powerccl.whatif.scaling import scaled
@@ -137,8 +138,8 @@ def _predict(found: WhatIf, job: Model, simulator: Path, table: str, terms: Term
         found.policies.append(
             Forecast(
                 policy=policy,
-                saved_pct=Range(saved[0], min(saved), max(saved)),
-                slowdown_pct=Range(slower[0], min(slower), max(slower)),
+                saved_pct=Estimate(saved[0], min(saved), max(saved)),
+                slowdown_pct=Estimate(slower[0], min(slower), max(slower)),
                 saved_watts=(plain.watts - likely.watts) / found.ranks,
                 switches_per_s=likely.switches_per_s,
                 within_budget=slower[0] <= terms.budget_pct,

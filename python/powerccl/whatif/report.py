@@ -6,10 +6,11 @@ from __future__ import annotations
 from rich.text import Text
 
 from powerccl.console import Console
+from powerccl.estimate import Estimate
 from powerccl.quantities import change, change_between, exact, number, plural, seconds, watts
 from powerccl.reports.table import Table
 from powerccl.reports.terminal import NARROW, heading, warning
-from powerccl.whatif.findings import Forecast, Range, WhatIf
+from powerccl.whatif.findings import Forecast, WhatIf
 
 WORTH_IT_PCT = 0.5  # of the energy: less is not worth a word
 
@@ -93,5 +94,5 @@ def _unsigned(value: float) -> str:
     return change(value).removeprefix("+")
 
 
-def _interval(figure: Range) -> str:
+def _interval(figure: Estimate) -> str:
     return change_between(figure.low, figure.high)

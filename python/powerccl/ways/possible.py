@@ -8,83 +8,20 @@ over the surroundings that the table measured.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-
 import polars as pl
 
+from powerccl.analysis.ways import Possible, WaysFindings
+from powerccl.estimate import Estimate
 from powerccl.platforms.ways import PLAIN, WAYS, Comparison, WaysTable, compare
-from powerccl.ways.forecast import WaysForecast
 
 LEAST_SHARE = 0.001  # of the job's time: what would save less at best is left out
 ALIKE = 0.95  # of the best way's saving: a simpler one that has as much is taken
 
 
-@dataclass
-class Range:
-    """From the least to the most."""
-
-    low: float
-    high: float
-
-    @property
-    def middle(self) -> float:
-        """Half way."""
-        return (self.low + self.high) / 2
-
-    def plus(self, other: Range) -> Range:
-        """Both together."""
-        return Range(self.low + other.low, self.high + other.high)
-
-
-@dataclass
-class Possible:
-    """One pattern and size class of the job."""
-
-    pattern: str
-    size_bytes: int  # of a call, on average
-    calls: int  # of each GPU, on average
-    way: str  # the best that is never slower
-    saved_s: Range  # of each GPU's time
-    saved_joules: Range | None  # all GPUs; None: the table has no energy
-    memory_bytes: int  # of each GPU: two buffers of that size
-
-
-@dataclass
-class WaysFindings:
-    """All of the job."""
-
-    table: str
-    provenance: str
-    span_s: float
-    rows: list[Possible] = field(default_factory=list)  # what saves most first
-    other_ways: int = 0  # calls that went another way already
-    unmeasured: int = 0  # plain calls of a pattern, size or number of ranks that the table lacks
-    calls: int = 0
-    predicted: WaysForecast | None = None  # of the best ways together, followed through a typical iteration
-
-    @property
-    def saved_s(self) -> Range:
-        """All rows together."""
-        total = Range(0.0, 0.0)
-        for row in self.rows:
-            total = total.plus(row.saved_s)
-        return total
-
-    @property
-    def saved_joules(self) -> Range | None:
-        """All rows together; None: of some nothing is known."""
-        total = Range(0.0, 0.0)
-        for row in self.rows:
-            if row.saved_joules is None:
-                return None
-            total = total.plus(row.saved_joules)
-        return total
-
-
 def possible(calls: pl.DataFrame, table: WaysTable) -> WaysFindings:
     """What each pattern and size of a run could have. `calls`: as traces.tables.calls has them."""
     span_s = float((calls["stop_ns"] - calls["start_ns"].min()).max() or 0) / 1e9  # type: ignore[arg-type]
-    found = WaysFindings(table.name, table.provenance, span_s, calls=len(calls))
+    found = WaysFindings(table=table.name, provenance=table.provenance, span_s=span_s, calls=len(calls))
     silent = calls["symmetric"] | calls["copy_engine"]
     found.other_ways = int(silent.sum())
     measured = {way: compare(table, way) for way in WAYS if way != PLAIN}
@@ -115,7 +52,7 @@ def possible(calls: pl.DataFrame, table: WaysTable) -> WaysFindings:
 
 
 def _worth(row: Possible) -> float:
-    return (row.saved_joules or row.saved_s).middle
+    return (row.saved_joules or row.saved_s).value
 
 
 def _row(each: Comparison, size: float, calls: float, gpus: int) -> Possible:
@@ -129,7 +66,7 @@ def _row(each: Comparison, size: float, calls: float, gpus: int) -> Possible:
         size_bytes=round(size),
         calls=round(calls),
         way=each.way,
-        saved_s=Range(max(0.0, min(seconds)) * scale / 1e6, max(seconds) * scale / 1e6),
-        saved_joules=Range(min(joules) * scale * gpus, max(joules) * scale * gpus) if joules else None,
+        saved_s=Estimate.between(max(0.0, min(seconds)) * scale / 1e6, max(seconds) * scale / 1e6),
+        saved_joules=Estimate.between(min(joules) * scale * gpus, max(joules) * scale * gpus) if joules else None,
         memory_bytes=2 * round(size),
     )
