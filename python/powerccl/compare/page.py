@@ -6,142 +6,94 @@ from __future__ import annotations
 from typing import Any
 
 from powerccl.compare.member import BANDWIDTH, ENERGY, POWER, RUN, TIME
-from powerccl.compare.report import BAD, GOOD, QUIET, grids
+from powerccl.compare.report import Grid, against, grids, what_sides_are
 from powerccl.compare.side_by_side import SMALL_BYTES, Row, SideBySide
-from powerccl.quantities import byte_size, hover
-from powerccl.reports.page import axis, layout, render
+from powerccl.compare.significance import Cell
+from powerccl.quantities import byte_size
+from powerccl.reports.sections import Chart, Section, bars, figure, line, page
 
-# Of base.html, told apart in light and dark; from the fourth side on a colour comes again with another dash.
-COLOURS = ("var:communication", "var:elsewhere", "var:badge")
-DASHES = ("solid", "dash", "dot", "dashdot")
+# Of base.html, told apart in light and dark. From the seventh side on a colour comes again.
+COLOURS = tuple(f"var:{name}" for name in ("communication", "elsewhere", "badge", "waiting", "beside", "stalled"))
+SYMBOLS = ("circle", "square", "diamond", "triangle-up", "cross", "x")
 MOST_TICKS = 5
 WIDE_RANGE = 50  # from here on small values would lie on the axis
-SYMBOLS = ("circle", "square", "diamond", "triangle-up", "cross", "x")
+CURVES = "Bars in the curves are 95 % intervals, or the range of the repetitions in one run."
+# By name: title, unit, factor to it, what is shown and up to which size; 0: all.
+_CHARTS: dict[str, tuple[str, str, float, tuple[str, ...], int]] = {
+    "time": ("Completion time", "µs", 1e6, (TIME,), 0),
+    "bandwidth": ("Bus bandwidth", "GB/s", 1e-9, (BANDWIDTH, "bandwidth"), 0),
+    "latency": ("Latency of small messages", "µs", 1e6, (TIME,), SMALL_BYTES),
+    "power": ("Power, all GPUs", "W", 1.0, (POWER,), 0),
+    "energy": ("Energy of an operation", "J", 1.0, (ENERGY,), 0),
+}
 
 
 def compare_page(found: SideBySide) -> str:
     """The page's HTML, self-contained."""
-    figures: dict[str, Any] = {}
-    groups = []
-    for number, (pattern, variant) in enumerate(
-        dict.fromkeys((row.pattern, row.variant) for row in found.rows if row.pattern)
-    ):
-        rows = [row for row in found.rows if (row.pattern, row.variant) == (pattern, variant)]
-        charts = []
-        for key, (title, unit, factor, whats, wanted) in _CHARTS.items():
-            chosen = [row for row in rows if row.what in whats and wanted(row)]
-            if len({row.size_bytes for row in chosen}) < 2:
-                continue
-            name = f"{key}-{number}"
-            figures[name] = _figure(found, chosen, unit, factor)
-            charts.append({"id": name, "title": title})
-        title = pattern.replace("_", "-") + (f", {variant}" if variant else "")
-        if charts:
-            groups.append({"title": title, "charts": charts})
+    key = [(text, COLOURS[index % len(COLOURS)]) for index, text in enumerate(what_sides_are(found))]
+    sections = [Section(against(found), 1, found.modelled, key=key)]
+    for title, texts in (("Before you compare", found.caveats), ("What differs between them", found.differs)):
+        sections += [Section(title, lines=texts)] if texts else []
+    tables = grids(found)
+    sections += [_table(grid, "In short" if found.headline else "Figures") for grid in tables[:1] if not grid.title]
     whole = [row for row in found.rows if not row.pattern]
     if found.kind == RUN and whole:
-        figures["whole"] = _bars(found, whole)
-    return render(
-        "compare.html",
-        found=found,
-        modelled=found.modelled,
-        figures=figures,
-        groups=groups,
-        whole="whole" in figures,
-        sides=[
-            {"side": side, "colour": f"var(--{COLOURS[index % len(COLOURS)][4:]})", "dash": DASHES[_lap(index)]}
-            for index, side in enumerate(found.sides)
-        ],
-        grids=[
-            {
-                "title": grid.title,
-                "columns": grid.columns,
-                "rows": [[_cell(*each) for each in row] for row in grid.rows],
-            }
-            for grid in grids(found)
-        ],
-    )
+        charts = [Chart("whole", "Against the baseline", _bars(found, whole))]
+        sections.append(Section("Change of the whole run", charts=charts, height_px=340))
+    places = dict.fromkeys((row.pattern, row.variant) for row in found.rows if row.pattern)
+    for number, (pattern, variant) in enumerate(places):
+        rows = [row for row in found.rows if (row.pattern, row.variant) == (pattern, variant)]
+        title = pattern.replace("_", "-") + (f", {variant}" if variant else "")
+        if charts := _curves(found, number, rows):
+            sections.append(Section(title, charts=charts, height_px=270))
+    sections += [_table(grid, f"{grid.title}, every size") for grid in tables if grid.title]
+    sections.append(Section("", notes=[*found.notes, CURVES]))
+    model = f"{found.modelled.capitalize()}: all figures come from a model, none from hardware."
+    return page(against(found), sections, model if found.modelled else "")
 
 
-def _lap(index: int) -> int:
-    return index // len(COLOURS) % len(DASHES)
+def _table(grid: Grid, title: str) -> Section:
+    return Section(title, table=grid.table())
 
 
-def _cell(text: str, style: str) -> dict[str, str]:
-    return {"text": text, "kind": {GOOD: "good", BAD: "bad", QUIET: "quiet"}.get(style, "")}
+def _curves(found: SideBySide, number: int, rows: list[Row]) -> list[Chart]:
+    charts = []
+    for name, (title, unit, factor, whats, most_bytes) in _CHARTS.items():
+        chosen = [row for row in rows if row.what in whats and (row.size_bytes or 0) <= (most_bytes or 1 << 62)]
+        if len({row.size_bytes for row in chosen}) > 1:
+            charts.append(Chart(f"{name}-{number}", title, _curve(found, chosen, unit, factor)))
+    return charts
 
 
-def _all(_: Row) -> bool:
-    return True
-
-
-def _small(row: Row) -> bool:
-    return row.size_bytes is not None and row.size_bytes <= SMALL_BYTES
-
-
-_CHARTS: dict[str, tuple[str, str, float, tuple[str, ...], Any]] = {
-    "time": ("Completion time", "µs", 1e6, (TIME,), _all),
-    "bandwidth": ("Bus bandwidth", "GB/s", 1e-9, (BANDWIDTH, "bandwidth"), _all),
-    "latency": ("Latency of small messages", "µs", 1e6, (TIME,), _small),
-    "power": ("Power, all GPUs", "W", 1.0, (POWER,), _all),
-    "energy": ("Energy of an operation", "J", 1.0, (ENERGY,), _all),
-}
-
-
-def _figure(found: SideBySide, rows: list[Row], unit: str, factor: float) -> dict[str, Any]:
+def _curve(found: SideBySide, rows: list[Row], unit: str, factor: float) -> dict[str, Any]:
     """One line a side, with its intervals as bars."""
     rows = sorted(rows, key=lambda row: row.size_bytes or 0)
-    data: list[dict[str, Any]] = []
+    data = []
     for index, side in enumerate(found.sides):
-        points = [(row.size_bytes or 0, row.cells[index]) for row in rows if row.cells[index].value is not None]
-        values = [(each.value or 0.0) * factor for _, each in points]
-        up, down = [], []
-        for value, (_, each) in zip(values, points, strict=True):
-            up.append(max((each.high or 0.0) * factor - value, 0.0) if each.high is not None else 0.0)
-            down.append(max(value - (each.low or 0.0) * factor, 0.0) if each.low is not None else 0.0)
-        colour = COLOURS[index % len(COLOURS)]
-        data.append(
-            {
-                "type": "scatter",
-                "mode": "lines+markers",
-                "name": side.name,
-                # An exact zero has no place on a logarithmic axis: a barrier stands at half a byte.
-                "x": [max(size, 0.5) for size, _ in points],
-                "y": values,
-                "line": {"color": colour, "width": 2, "dash": DASHES[_lap(index)]},
-                "marker": {"size": 6, "symbol": SYMBOLS[index % len(SYMBOLS)]},
-                "error_y": {
-                    "type": "data",
-                    "symmetric": False,
-                    "array": up,
-                    "arrayminus": down,
-                    "thickness": 1,
-                    "width": 3,
-                    "color": colour,
-                },
-                "hovertemplate": hover(unit),
-            }
-        )
+        # An exact zero has no place on a logarithmic axis: a barrier stands at half a byte.
+        cells = [
+            (max(row.size_bytes or 0, 0.5), row.cells[index]) for row in rows if row.cells[index].value is not None
+        ]
+        points = [(size, (each.value or 0.0) * factor) for size, each in cells]
+        colour, symbol = COLOURS[index % len(COLOURS)], SYMBOLS[index % len(SYMBOLS)]
+        more = {"mode": "lines+markers", "line": {"color": colour}, "marker": {"size": 6, "symbol": symbol}}
+        ends = _error_bars([each for _, each in cells], factor, colour)
+        data.append(line(side.name, points, unit, **more, error_y=ends))
     sizes = sorted({row.size_bytes or 0 for row in rows})
     shown = sizes[:: max(1, -(-len(sizes) // MOST_TICKS))]
-    values = [value for line in data for value in line["y"] if value > 0]
+    ticks = {"tickvals": [max(size, 0.5) for size in shown], "ticktext": [byte_size(size) for size in shown]}
+    values = [value for each in data for value in each["y"] if value > 0]
     logarithmic = bool(values) and max(values) > WIDE_RANGE * min(values)
-    ticks = {
-        "tickmode": "array",
-        "tickvals": [max(size, 0.5) for size in shown],
-        "ticktext": [byte_size(size) for size in shown],
-        "tickangle": 0,
-    }
-    vertical = axis(unit, type="log", dtick=1) if logarithmic else axis(unit, rangemode="tozero", nticks=6)
-    return {
-        "data": data,
-        "layout": layout(
-            showlegend=False,
-            margin={"l": 60, "r": 14, "t": 8, "b": 40},
-            xaxis=axis("", type="log", **ticks, showgrid=False),
-            yaxis={**vertical, "fixedrange": False},
-        ),
-    }
+    scale = {"type": "log", "dtick": 1} if logarithmic else {"rangemode": "tozero", "nticks": 6}
+    horizontal = {"type": "log", "tickmode": "array", **ticks, "tickangle": 0, "showgrid": False}
+    return figure(data, horizontal, {"title": unit, **scale, "fixedrange": False}, showlegend=False)
+
+
+def _error_bars(cells: list[Cell], factor: float, colour: str) -> dict[str, Any]:
+    up = [max(((each.high if each.high is not None else each.value) or 0) - (each.value or 0), 0) for each in cells]
+    down = [max((each.value or 0) - ((each.low if each.low is not None else each.value) or 0), 0) for each in cells]
+    ends = {"array": [factor * each for each in up], "arrayminus": [factor * each for each in down]}
+    return {"type": "data", "symmetric": False, **ends, "thickness": 1, "width": 3, "color": colour}
 
 
 def _bars(found: SideBySide, rows: list[Row]) -> dict[str, Any]:
@@ -149,43 +101,13 @@ def _bars(found: SideBySide, rows: list[Row]) -> dict[str, Any]:
     chosen = [row for row in rows if row.cells[0].value and row.unit in ("s", "J", "W")]
     data = []
     for index, side in enumerate(found.sides[1:], 1):
-        names, values, up, down = [], [], [], []
-        for row in reversed(chosen):
-            judged = row.changes[index - 1]
-            if judged.pct is None:
-                continue
-            names.append(row.what)
-            values.append(judged.pct)
-            up.append(0.0 if judged.high_pct is None else max(judged.high_pct - judged.pct, 0.0))
-            down.append(0.0 if judged.low_pct is None else max(judged.pct - judged.low_pct, 0.0))
+        judged = [(row.what, row.changes[index - 1]) for row in reversed(chosen)]
+        known = [(name, Cell(value=of.pct, low=of.low_pct, high=of.high_pct)) for name, of in judged]
+        known = [(name, of) for name, of in known if of.value is not None]
+        ends = _error_bars([of for _, of in known], 1.0, "var:quiet")
+        values, names = [of.value for _, of in known], [name for name, _ in known]
         colour = COLOURS[index % len(COLOURS)]
-        data.append(
-            {
-                "type": "bar",
-                "orientation": "h",
-                "name": side.name,
-                "y": names,
-                "x": values,
-                "marker": {"color": colour},
-                "error_x": {
-                    "type": "data",
-                    "symmetric": False,
-                    "array": up,
-                    "arrayminus": down,
-                    "thickness": 1,
-                    "width": 3,
-                    "color": "var:quiet",
-                },
-                "hovertemplate": "%{x:+.2f} %",
-            }
-        )
-    return {
-        "data": data,
-        "layout": layout(
-            showlegend=False,
-            hovermode="closest",
-            margin={"l": 190, "r": 14, "t": 8, "b": 40},
-            xaxis=axis(f"change against {found.sides[0].name}, %", zeroline=True),
-            yaxis=axis("", showgrid=False),
-        ),
-    }
+        data.append(bars(side.name, values, names, "%", colour, orientation="h", error_x=ends))
+    horizontal = {"title": f"change against {found.sides[0].name}, %", "zeroline": True}
+    more = {"showlegend": False, "hovermode": "closest", "margin": {"l": 190, "r": 14, "t": 8, "b": 40}}
+    return figure(data, horizontal, {"showgrid": False}, **more)

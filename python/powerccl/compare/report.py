@@ -35,6 +35,19 @@ class Grid:
     columns: list[str]
     rows: list[list[tuple[str, str]]] = field(default_factory=list)
 
+    def table(self, most_width: int = 1000) -> Table:
+        """As the terminal and pages show it. The first column is folded to a third of the width, no figure is."""
+        table = Table()
+        for place, column in enumerate(self.columns):
+            widest = max((len(row[place][0]) for row in self.rows), default=0)
+            if place:
+                table.add_column(Text(column), justify="right", min_width=widest)
+            else:
+                table.add_column(Text(column), overflow="fold", min_width=min(widest, most_width // 3))
+        for row in self.rows:
+            table.add_row(*(Text(text, style=style) for text, style in row))
+        return table
+
 
 def change_text(found: Change, brief: bool = False) -> str:
     """`-82.1 % (-82.9 to -81.0 %)`, `× 5.02`, `+0.3 %, not significant`; with * where it is of two runs only."""
@@ -149,13 +162,10 @@ def _bare(found: Cell, unit: str) -> str:
 def print_compare(console: Console, found: SideBySide) -> None:
     """The whole comparison."""
     brief = console.width < WIDE or len(found.sides) > 2
-    names = " · ".join(f"{side.name}" for side in found.sides[1:])
     console.print()
-    console.print(heading(f"{names} against {found.sides[0].name}", found.modelled))
-    for side in found.sides:
-        console.print(Text(f"{side.name}: {_what(found.kind, len(side.members))}", style=QUIET), overflow="fold")
-    for text in found.differs:
-        console.print(Text(text, style=QUIET))
+    console.print(heading(against(found), found.modelled))
+    for text in [*what_sides_are(found), *found.differs]:
+        console.print(Text(text, style=QUIET), overflow="fold")
     sides = len(found.sides)
     apart = sides > 2 and console.width < LABEL_WIDTH + SIDE_WIDTH * sides
     for part in [pair(found, index) for index in range(1, sides)] if apart else [found]:
@@ -175,15 +185,7 @@ def _print_grids(console: Console, tables: Sequence[Grid]) -> None:
         console.print()
         if grid.title:
             console.print(Text(grid.title, style="bold"))
-        table = Table()
-        longest = max((len(row[0][0]) for row in grid.rows), default=0)
-        table.add_column(Text(grid.columns[0]), overflow="fold", min_width=min(longest, console.width // 3))
-        for place, column in enumerate(grid.columns[1:], 1):  # a long name of a side is folded, a figure is not
-            widest = max((len(row[place][0]) for row in grid.rows), default=0)
-            table.add_column(Text(column), justify="right", min_width=widest)
-        for row in grid.rows:
-            table.add_row(*(Text(text, style=style) for text, style in row))
-        console.print(table)
+        console.print(grid.table(console.width))
 
 
 def pair(found: SideBySide, index: int) -> SideBySide:
@@ -201,14 +203,21 @@ def pair(found: SideBySide, index: int) -> SideBySide:
     )
 
 
-def _what(kind: str, count: int) -> str:
-    word = {SWEEP: "sweep", MPI_SWEEP: "MPI sweep", RUN: "run"}.get(kind, kind)
-    return plural(count, word)
+def against(found: SideBySide) -> str:
+    """What is compared with what."""
+    return f"{' · '.join(side.name for side in found.sides[1:])} against {found.sides[0].name}"
+
+
+def what_sides_are(found: SideBySide) -> list[str]:
+    """Each side's name, of how many runs or sweeps it is, and whether of an emulated server."""
+    word = {SWEEP: "sweep", MPI_SWEEP: "MPI sweep", RUN: "run"}.get(found.kind, found.kind)
+    counts = [plural(len(side.members), word) + (", emulated" if side.emulated else "") for side in found.sides]
+    return [f"{side.name}: {count}" for side, count in zip(found.sides, counts, strict=True)]
 
 
 def markdown(found: SideBySide) -> str:
     """The comparison as Markdown, with what makes it hard below."""
-    lines = [f"# {' · '.join(side.name for side in found.sides[1:])} against {found.sides[0].name}", ""]
+    lines = [f"# {against(found)}", ""]
     if found.modelled:
         lines += [f"{found.modelled.capitalize()}: all figures come from a model, none from hardware.", ""]
     lines += [f"- {side.name}: {', '.join(f'`{member}`' for member in side.members)}" for side in found.sides]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A page of sections, each with text, charts and a table of the terminal: of demo, profile and study scaling."""
+"""A page of sections with text, charts and tables of the terminal: of compare, demo, profile and study scaling."""
 
 from __future__ import annotations
 
@@ -14,7 +14,13 @@ from powerccl.reports.page import axis, layout, render
 from powerccl.reports.table import DASH, Table
 from powerccl.traces.run_info import model_label
 
-CLASSES = {"dim": "quiet", "bold": "strong", "bright_cyan": "low"}  # of the terminal's styles
+CLASSES = {
+    "dim": "quiet",
+    "bold": "strong",
+    "bright_cyan": "low",
+    "green": "good",
+    "red": "bad",
+}  # of the terminal's styles
 
 
 class Chart(NamedTuple):
