@@ -8,6 +8,7 @@
 #include <stdint.h>
 #include <string.h>
 #include <sys/syscall.h>
+#include <time.h>
 #include <unistd.h>
 
 namespace powerccl {
@@ -50,6 +51,17 @@ inline int64_t time_shift_ns() {
   // NOLINTNEXTLINE(bugprone-dynamic-static-initializers): the same in every file
   static const int64_t shift_ns = read_time_shift_ns("monotonic");
   return shift_ns;
+}
+
+inline int64_t read_clock_ns(clockid_t clock) {
+  timespec now = {};
+  clock_gettime(clock, &now);
+  return int64_t{now.tv_sec} * 1000000000 + now.tv_nsec;
+}
+
+// CLOCK_MONOTONIC of the host.
+inline int64_t host_now_ns() {
+  return read_clock_ns(CLOCK_MONOTONIC) - time_shift_ns();
 }
 
 }  // namespace powerccl

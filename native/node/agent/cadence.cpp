@@ -3,7 +3,7 @@
 
 #include <algorithm>
 
-#include "agent/clock.h"
+#include "abi/host_clock.h"
 
 namespace powerccl::agent {
 namespace {
@@ -39,9 +39,9 @@ std::array<ReadPrice, device::kMetrics> measure_prices(const device::Sampling& s
     ReadPrice least{INT64_MAX, INT64_MAX};
     for (int i = 0; i < kReads; ++i) {
       int64_t cpu = read_clock_ns(CLOCK_THREAD_CPUTIME_ID);
-      int64_t wall = now_ns();
+      int64_t wall = host_now_ns();
       device::sample(&sampling, &gpu, metric, &value, nullptr);
-      least.wall_ns = std::min(least.wall_ns, now_ns() - wall);
+      least.wall_ns = std::min(least.wall_ns, host_now_ns() - wall);
       least.cpu_ns = std::min(least.cpu_ns, read_clock_ns(CLOCK_THREAD_CPUTIME_ID) - cpu);
     }
     prices[m] = least;

@@ -8,8 +8,8 @@
 #include <cstdio>
 #include <functional>
 
+#include "abi/host_clock.h"
 #include "agent/cadence.h"
-#include "agent/clock.h"
 #include "device/cpu_time.h"
 
 namespace powerccl::agent {
@@ -23,9 +23,9 @@ constexpr unsigned long kTimerSlackNs = 5'000'000;  // rows carry their own time
 int64_t affordable_period_ns(const std::function<void()>& read, int64_t interval_ns) {
   read();
   const int64_t cpu = read_clock_ns(CLOCK_THREAD_CPUTIME_ID);
-  const int64_t wall = now_ns();
+  const int64_t wall = host_now_ns();
   read();
-  const ReadPrice price{read_clock_ns(CLOCK_THREAD_CPUTIME_ID) - cpu, now_ns() - wall};
+  const ReadPrice price{read_clock_ns(CLOCK_THREAD_CPUTIME_ID) - cpu, host_now_ns() - wall};
   return read_period_ns(device::kEnergyUj, price, 1, interval_ns);
 }
 
@@ -72,7 +72,7 @@ std::string CpuSampler::head() const {
 }
 
 int CpuSampler::start(const std::string& path) {
-  const int64_t start_ns = now_ns();
+  const int64_t start_ns = host_now_ns();
   plan(start_ns);
   int number = file_.open(path, head());
   if (number == 0) number = append_energy();
@@ -102,7 +102,7 @@ bool CpuSampler::tick(int64_t deadline_ns, bool last_one) {
   int number = 0;
   if (is_due(&energy_)) number = append_energy();
   if (is_due(&time_) && number == 0) number = append_time();
-  if (number == 0 && (last_one || file_.due(now_ns() + interval_ns_))) number = file_.flush();
+  if (number == 0 && (last_one || file_.due(host_now_ns() + interval_ns_))) number = file_.flush();
   if (number != 0) file_.say_failed(number, "The processors are no longer sampled");
   return number == 0;
 }
@@ -111,7 +111,7 @@ bool CpuSampler::tick(int64_t deadline_ns, bool last_one) {
 // intervals, as on a machine that held this thread back, nobody knows which moment the figures are of, and there is no
 // row.
 int CpuSampler::append(int64_t before_ns, const Row& row) {
-  const int64_t took_ns = now_ns() - before_ns;
+  const int64_t took_ns = host_now_ns() - before_ns;
   if (took_ns > kLongestReadIntervals * interval_ns_) return 0;
   char line[160];
   const int64_t time_ns = before_ns + took_ns / 2;
@@ -124,7 +124,7 @@ int CpuSampler::append(int64_t before_ns, const Row& row) {
 int CpuSampler::append_energy() {
   int number = 0;
   for (int i = 0; i < rapl_.domains && number == 0; ++i) {
-    const int64_t before_ns = now_ns();
+    const int64_t before_ns = host_now_ns();
     const int64_t energy_uj = device::rapl_read_uj(&rapl_.domain[i]);
     if (energy_uj >= 0) number = append(before_ns, {rapl_.domain[i].name, energy_uj, -1, -1});
   }
@@ -132,7 +132,7 @@ int CpuSampler::append_energy() {
 }
 
 int CpuSampler::append_time() {
-  const int64_t before_ns = now_ns();
+  const int64_t before_ns = host_now_ns();
   device::CpuTime time;
   if (!device::cpu_time_read(proc_stat_, &time)) return 0;
   return append(before_ns, {kTimeDomain, -1, time.busy_ns, time.idle_ns});

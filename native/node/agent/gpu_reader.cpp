@@ -3,7 +3,7 @@
 
 #include <algorithm>
 
-#include "agent/clock.h"
+#include "abi/host_clock.h"
 #include "agent/ticker.h"
 
 namespace powerccl::agent {
@@ -37,7 +37,7 @@ void GpuReader::stagger(const Periods& periods, int64_t start_ns, unsigned gpus)
 
 bool GpuReader::read(const device::Sampling& sampling, const device::SampledGpu& about, const Periods& periods,
                      int64_t deadline_ns, bool everything, PowerRow* row) {
-  const int64_t start_ns = now_ns();
+  const int64_t start_ns = host_now_ns();
   row->time_ns = start_ns;
   // An energy figure repeated at a later time would look like a GPU that used nothing: -1 where it was not read.
   last_[device::kEnergyUj] = -1;
@@ -49,9 +49,9 @@ bool GpuReader::read(const device::Sampling& sampling, const device::SampledGpu&
     const int code = device::sample(&sampling, &about, static_cast<device::Metric>(m), &value, &error);
     last_[m] = code == device::kOk ? value : -1;
     any = any || code == device::kOk;
-    if (m == device::kPowerMw) row->time_ns = start_ns + (now_ns() - start_ns) / 2;
+    if (m == device::kPowerMw) row->time_ns = start_ns + (host_now_ns() - start_ns) / 2;
   }
-  const int64_t took_ns = now_ns() - start_ns;
+  const int64_t took_ns = host_now_ns() - start_ns;
   if (any && took_ns > kLongestReadIntervals * std::max(interval_ns_, kShortestJudgedNs)) {
     device::fail(&error, device::kTooSlow, "one sample takes %lld ms, longer than %lld intervals",
                  static_cast<long long>(took_ns / 1'000'000), static_cast<long long>(kLongestReadIntervals));

@@ -13,8 +13,8 @@
 #include <system_error>
 #include <vector>
 
+#include "abi/host_clock.h"
 #include "agent/cadence.h"
-#include "agent/clock.h"
 #include "device/process.h"
 
 namespace powerccl::agent {
@@ -141,9 +141,9 @@ int JobProcesses::start() {
 
 void JobProcesses::run() {
   for (int64_t wait_ns = kFirstNs; !stop_.wait(wait_ns) && !recorded();) {
-    const int64_t begin_ns = now_ns();
+    const int64_t begin_ns = host_now_ns();
     look();
-    const int64_t cost_ns = now_ns() - begin_ns;
+    const int64_t cost_ns = host_now_ns() - begin_ns;
     wait_ns = std::clamp(std::max(wait_ns + wait_ns / kGrowth, kWaitPerCost * cost_ns), kFirstNs, kLongestNs);
   }
 }

@@ -10,7 +10,7 @@
 #include <cstring>
 #include <string_view>
 
-#include "agent/clock.h"
+#include "abi/host_clock.h"
 #include "agent/log.h"
 #include "device/process.h"
 
@@ -33,7 +33,7 @@ std::string common_comments(int64_t interval_ns) {
   device::host_name(host, sizeof host);
   char boot[33];
   device::boot_id(boot, sizeof boot);
-  return comment("host", host) + comment("boot_id", boot) + comment("start_ns", std::to_string(now_ns())) +
+  return comment("host", host) + comment("boot_id", boot) + comment("start_ns", std::to_string(host_now_ns())) +
          comment("start_realtime_ns", std::to_string(read_clock_ns(CLOCK_REALTIME))) +
          comment("interval_ns", std::to_string(interval_ns));
 }

@@ -9,7 +9,7 @@
 #include <thread>
 #include <utility>
 
-#include "agent/clock.h"
+#include "abi/host_clock.h"
 #include "agent/log.h"
 
 namespace powerccl::agent {
@@ -53,7 +53,7 @@ int Sampler::start() {
   std::unique_lock lock(mutex_);
   workers_.push_back(std::make_unique<Worker>());
   common_ = workers_.back().get();
-  started_ns_ = now_ns();
+  started_ns_ = host_now_ns();
   int number = stop_.open();
   if (number == 0 && !start_worker(common_, started_ns_, true)) number = EAGAIN;
   if (number != 0) {
@@ -61,7 +61,7 @@ int Sampler::start() {
     say("no power samples: cannot start a thread: %s", std::strerror(number));
     return number;
   }
-  while (!head_written_ && now_ns() < started_ns_ + kStartNs) {
+  while (!head_written_ && host_now_ns() < started_ns_ + kStartNs) {
     changed_.wait_for(lock, kLook);
     find_hangs();
   }
@@ -82,12 +82,13 @@ void Sampler::ask_to_stop() {
 bool Sampler::stop() {
   ask_to_stop();
   std::unique_lock lock(mutex_);
-  const int64_t end_ns = now_ns() + kStopPatienceNs;
-  for (int64_t at_ns = now_ns(); at_ns < end_ns && !workers_.empty() && !only_hangs_left(at_ns); at_ns = now_ns()) {
+  const int64_t end_ns = host_now_ns() + kStopPatienceNs;
+  for (int64_t at_ns = host_now_ns(); at_ns < end_ns && !workers_.empty() && !only_hangs_left(at_ns);
+       at_ns = host_now_ns()) {
     changed_.wait_for(lock, kLook);
     find_hangs();
   }
-  for (const auto& worker : workers_) tell_hang(*worker, now_ns());
+  for (const auto& worker : workers_) tell_hang(*worker, host_now_ns());
   if (!head_written_) write_head();
   if (const int number = file_.flush(); number != 0) file_failed(number);
   return workers_.empty();
@@ -99,7 +100,7 @@ bool Sampler::only_hangs_left(int64_t at_ns) const {
 }
 
 void Sampler::find_hangs() {
-  const int64_t at_ns = now_ns();
+  const int64_t at_ns = host_now_ns();
   if (at_ns - std::exchange(looked_ns_, at_ns) > kLooksApartNs) return;
   for (size_t i = 0; i < workers_.size(); ++i) {  // split() adds to them
     Worker* worker = workers_[i].get();
@@ -141,7 +142,7 @@ bool Sampler::start_worker(Worker* worker, int64_t start_ns, bool first) {
     std::thread([this, worker, start_ns, first]() mutable {
       if (first) {
         open_nvml(worker);
-        start_ns = now_ns() - interval_ns_;  // the first visits at once
+        start_ns = host_now_ns() - interval_ns_;  // the first visits at once
       }
       if (!gpus_.empty())
         run_ticks(stop_, start_ns, interval_ns_, kTimerSlackNs,
@@ -164,7 +165,7 @@ void Sampler::open_nvml(Worker* worker) {
   const std::lock_guard lock(mutex_);
   if (code != device::kOk) nvml_error_ = error.text;
   sampling_ = opened;
-  opened_ns_ = now_ns();
+  opened_ns_ = host_now_ns();
   for (uint32_t i = 0; i < opened.gpus_listed; ++i) gpus_.emplace_back(i, interval_ns_, worker);
   if (gpus_.empty()) write_head();
 }
@@ -177,7 +178,7 @@ bool Sampler::tick(Worker* worker, int64_t deadline_ns, bool last_one) {
     end_visit(worker, has_row ? &row : nullptr);
   }
   const std::lock_guard lock(mutex_);
-  if (error_ == 0 && (last_one || file_.due(now_ns() + interval_ns_)))
+  if (error_ == 0 && (last_one || file_.due(host_now_ns() + interval_ns_)))
     if (const int number = file_.flush(); number != 0) file_failed(number);
   return error_ == 0 && !hand_back(worker);
 }
@@ -186,7 +187,7 @@ bool Sampler::begin_visit(Worker* worker, Gpu* gpu, int64_t deadline_ns) {
   const std::lock_guard lock(mutex_);
   if (gpu->worker != worker || !gpu->reader.due(deadline_ns)) return false;
   worker->gpu = gpu;
-  worker->since_ns = now_ns();
+  worker->since_ns = host_now_ns();
   return true;
 }
 
@@ -215,7 +216,7 @@ bool Sampler::describe(Gpu* gpu) {
   gpu->reader.stagger(periods_, opened_ns_, count);
   if (head_written_) {  // it came late: readers take comments between rows too
     const std::string text = comments_of(*gpu);
-    file_.append(now_ns(), text.data(), text.size());
+    file_.append(host_now_ns(), text.data(), text.size());
   }
   return true;
 }
@@ -232,7 +233,7 @@ void Sampler::end_visit(Worker* worker, const PowerRow* row) {
     }
     gpu->last_row_ns = row->time_ns;
     if (const int number = append_power_row(&file_, *row); number != 0) file_failed(number);
-  } else if (gpu->reader.failed(now_ns()) && gpu->described && gpu->said == Said::kNothing) {
+  } else if (gpu->reader.failed(host_now_ns()) && gpu->described && gpu->said == Said::kNothing) {
     // Nothing is said of a GPU that never opened: a container that was given two GPUs of eight may be told of eight.
     gpu->said = Said::kMissing;
     say("GPU %u is not sampled: %s; its energy is not known from then on%s", gpu->reader.index(),
@@ -244,7 +245,7 @@ void Sampler::end_visit(Worker* worker, const PowerRow* row) {
 
 bool Sampler::hand_back(const Worker* worker) {
   if (worker == common_ || stopping_) return false;
-  const int64_t at_ns = now_ns();
+  const int64_t at_ns = host_now_ns();
   for (const Gpu& gpu : gpus_)
     if (gpu.worker == worker && at_ns - gpu.last_hang_ns < kWithoutHangNs) return false;
   for (Gpu& gpu : gpus_)

@@ -12,7 +12,7 @@
 #include <system_error>
 #include <utility>
 
-#include "agent/clock.h"
+#include "abi/host_clock.h"
 
 namespace powerccl::agent {
 
@@ -42,7 +42,7 @@ void run_ticks(const StopEvent& stop, int64_t start_ns, int64_t interval_ns, uns
   int64_t deadline_ns = start_ns;
   for (;;) {
     deadline_ns += interval_ns;
-    const int64_t late_ns = now_ns() - deadline_ns;
+    const int64_t late_ns = host_now_ns() - deadline_ns;
     if (late_ns > 0) deadline_ns += late_ns / interval_ns * interval_ns;
     const bool last_one = stop.wait(std::max<int64_t>(-late_ns, 0));
     if (!tick(deadline_ns, last_one) || last_one) return;

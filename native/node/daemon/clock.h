@@ -1,14 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-#include <cstdint>
-#include <ctime>
+#include "abi/host_clock.h"
 
 namespace powerccl::daemon {
 
 inline int64_t now_ns() {
-  timespec now{};
-  clock_gettime(CLOCK_MONOTONIC, &now);
-  return int64_t{now.tv_sec} * 1'000'000'000 + now.tv_nsec;
+  return read_clock_ns(CLOCK_MONOTONIC);
 }
 
 }  // namespace powerccl::daemon

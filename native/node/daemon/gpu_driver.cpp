@@ -2,8 +2,8 @@
 #include "daemon/gpu_driver.h"
 
 #include <algorithm>
-#include <ctime>
 
+#include "daemon/clock.h"
 #include "daemon/log.h"
 #include "device/nvml_sample.h"
 
@@ -11,12 +11,6 @@ namespace powerccl::daemon {
 namespace {
 
 constexpr char kDeviceFiles[] = "/dev/nvidia%";
-
-int64_t now_us() {
-  timespec now{};
-  clock_gettime(CLOCK_MONOTONIC, &now);
-  return int64_t{now.tv_sec} * 1'000'000 + now.tv_nsec / 1000;
-}
 
 std::string with_number(const std::string& pattern, uint32_t number) {
   std::string text = pattern;
@@ -87,9 +81,9 @@ Outcome GpuDriver::set(size_t index, uint32_t min_mhz, uint32_t max_mhz) {
   Outcome outcome;
   if (settings_.dry) return outcome;
   device::Error error;
-  const int64_t begin = now_us();
+  const int64_t begin_ns = now_ns();
   outcome.code = device::clock_lock(&gpus_[index], min_mhz, max_mhz, &error);
-  outcome.driver_us = static_cast<uint32_t>(now_us() - begin);
+  outcome.driver_us = static_cast<uint32_t>((now_ns() - begin_ns) / 1000);
   if (outcome.code != device::kOk) {
     outcome.text = error.text;
     outcome.untouched = device::clock_refused(outcome.code);
@@ -105,11 +99,11 @@ Outcome GpuDriver::restore(size_t index) {
   Outcome outcome;
   if (settings_.dry) return outcome;
   device::Error error;
-  const int64_t begin = now_us();
+  const int64_t begin_ns = now_ns();
   outcome.code = settings_.usual_max_mhz != 0
                      ? device::clock_lock(&gpus_[index], settings_.usual_min_mhz, settings_.usual_max_mhz, &error)
                      : device::clock_reset(&gpus_[index], &error);
-  outcome.driver_us = static_cast<uint32_t>(now_us() - begin);
+  outcome.driver_us = static_cast<uint32_t>((now_ns() - begin_ns) / 1000);
   if (outcome.code != device::kOk) outcome.text = error.text;
   return outcome;
 }

@@ -12,7 +12,6 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
-#include <ctime>
 
 #include "abi/host_clock.h"
 #include "bench/failure.h"
@@ -51,10 +50,7 @@ Board* map(int descriptor) {
 }  // namespace
 
 uint64_t monotonic_ns() {
-  timespec now{};
-  clock_gettime(CLOCK_MONOTONIC, &now);
-  const auto own_ns = static_cast<int64_t>(now.tv_sec) * 1'000'000'000 + now.tv_nsec;
-  return static_cast<uint64_t>(own_ns - time_shift_ns());
+  return static_cast<uint64_t>(host_now_ns());
 }
 
 Board* Board::create(int ranks) {

@@ -213,12 +213,12 @@ TEST(Spread, OfNothingIsNullInJson) {
 }
 
 TEST(Clock, ComputingTakesItsTimeOfTheCore) {
-  const int64_t begin_ns = now_ns();
+  const int64_t begin_ns = host_now_ns();
   compute_us(2000);
-  EXPECT_GE(now_ns() - begin_ns, 2'000'000);
-  const int64_t without_ns = now_ns();
+  EXPECT_GE(host_now_ns() - begin_ns, 2'000'000);
+  const int64_t without_ns = host_now_ns();
   compute_us(0);
-  EXPECT_LT(now_ns() - without_ns, 2'000'000'000);
+  EXPECT_LT(host_now_ns() - without_ns, 2'000'000'000);
 }
 
 }  // namespace

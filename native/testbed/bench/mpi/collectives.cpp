@@ -121,10 +121,10 @@ Times time_calls(const Options& options, const Mpi& mpi, const Operation& operat
   times.calls_us.reserve(groups);
   mpi.barrier();
   const double cpu_begin_s = process_cpu_s();
-  const int64_t loop_begin_ns = now_ns();
+  const int64_t loop_begin_ns = host_now_ns();
   for (int i = 0; i < groups; ++i) {
     compute_us(compute);
-    const int64_t begin_ns = now_ns();
+    const int64_t begin_ns = host_now_ns();
     for (int k = 0; k < together; ++k) operation.run();
     times.calls_us.push_back(us_since(begin_ns) / together);
     if (separate) mpi.barrier();

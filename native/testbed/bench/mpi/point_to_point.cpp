@@ -51,7 +51,7 @@ class Pair {
   }
   double ping_pong() {
     compute_us(compute_us_);
-    const int64_t begin_ns = now_ns();
+    const int64_t begin_ns = host_now_ns();
     if (mpi_.leads()) {
       send();
       receive();
@@ -68,7 +68,7 @@ class Pair {
     const Functions& call = mpi_.call();
     const Handles& handle = mpi_.handle();
     compute_us(compute_us_);
-    const int64_t begin_ns = now_ns();
+    const int64_t begin_ns = host_now_ns();
     for (int i = 0; receives && i < options_.window; ++i) {
       call.irecv(receive_.data(), bytes_, handle.byte, peer_, kTag, handle.world, receiving_.at(i));
     }
@@ -112,7 +112,7 @@ void run_point_to_point(const Options& options, const Mpi& mpi, Report& report) 
     steps_us.reserve(iterations.measured);
     mpi.barrier();
     const double cpu_begin_s = process_cpu_s();
-    const int64_t begin_ns = now_ns();
+    const int64_t begin_ns = host_now_ns();
     for (int i = 0; i < iterations.measured; ++i) steps_us.push_back(pair.step());
     const double loop_s = 1e-6 * us_since(begin_ns);
     const std::vector<double> cpu_s = mpi.gather(process_cpu_s() - cpu_begin_s);

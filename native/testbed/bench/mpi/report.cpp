@@ -52,12 +52,6 @@ double quantile(const std::vector<double>& sorted, double part) {
 
 }  // namespace
 
-int64_t read_clock_ns(clockid_t clock) {
-  timespec now{};
-  clock_gettime(clock, &now);
-  return static_cast<int64_t>(now.tv_sec) * 1'000'000'000 + now.tv_nsec;
-}
-
 double process_cpu_s() {
   rusage used{};
   getrusage(RUSAGE_SELF, &used);
@@ -69,8 +63,8 @@ double process_cpu_s() {
 
 void compute_us(double us) {
   if (us <= 0) return;
-  const int64_t end = now_ns() + static_cast<int64_t>(us * 1000);
-  while (now_ns() < end) {
+  const int64_t end = host_now_ns() + static_cast<int64_t>(us * 1000);
+  while (host_now_ns() < end) {
   }
 }
 
@@ -100,7 +94,7 @@ Report::Report(const Options& options, const Mpi& mpi)
     : options_(options),
       mpi_(mpi),
       started_unix_s_(1e-9 * static_cast<double>(read_clock_ns(CLOCK_REALTIME))),
-      started_ns_(now_ns()) {
+      started_ns_(host_now_ns()) {
   say("# powerccl-bench-mpi %s: %s, %d rank%s\n# %s (%s ABI), %s\n", kVersion, info_of(options.test).name, mpi.size(),
       mpi.size() == 1 ? "" : "s", mpi.version().c_str(), mpi.abi().name, mpi.path().c_str());
 }

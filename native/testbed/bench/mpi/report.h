@@ -3,8 +3,6 @@
 // tests measure with.
 #ifndef POWERCCL_BENCH_MPI_REPORT_H
 #define POWERCCL_BENCH_MPI_REPORT_H
-#include <time.h>
-
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -16,12 +14,8 @@
 
 namespace powerccl::bench::mpi {
 
-int64_t read_clock_ns(clockid_t clock);
-inline int64_t now_ns() {
-  return read_clock_ns(CLOCK_MONOTONIC) - time_shift_ns();
-}
 inline double us_since(int64_t begin_ns) {
-  return 1e-3 * static_cast<double>(now_ns() - begin_ns);
+  return 1e-3 * static_cast<double>(host_now_ns() - begin_ns);
 }
 double process_cpu_s();      // of all threads of the process: a library may have its progress thread
 void compute_us(double us);  // keeps the core busy until the time has passed

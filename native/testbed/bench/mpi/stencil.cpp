@@ -106,7 +106,7 @@ int calibrate(const StencilOptions& options, const Mpi& mpi, Slab& slab) {
   std::vector<double> sweep_us;
   mpi.barrier();
   for (int i = 0; i < kCalibrations; ++i) {
-    const int64_t begin_ns = now_ns();
+    const int64_t begin_ns = host_now_ns();
     slab.sweep(kCalibrationSweeps);
     sweep_us.push_back(us_since(begin_ns) / kCalibrationSweeps);
   }
@@ -130,11 +130,11 @@ void run_stencil(const Options& options, const Mpi& mpi, Report& report) {
   double residual = 0;
   mpi.barrier();
   const double cpu_begin_s = process_cpu_s();
-  const int64_t begin_ns = now_ns();
+  const int64_t begin_ns = host_now_ns();
   for (int i = 0; i < stencil.iterations; ++i) {
-    const int64_t step_begin_ns = now_ns();
+    const int64_t step_begin_ns = host_now_ns();
     slab.exchange();
-    const int64_t compute_begin_ns = now_ns();
+    const int64_t compute_begin_ns = host_now_ns();
     const double changes = slab.sweep(mine);
     compute_s += 1e-6 * us_since(compute_begin_ns);
     call.allreduce(&changes, &residual, 1, handle.float64, handle.sum, handle.world);

@@ -27,7 +27,7 @@ Waited one_wait(const Mpi& mpi, double wait_us, bool collective) {
   mpi.barrier();
   if (mpi.rank() == last) {
     compute_us(wait_us);
-    stamp_ns = now_ns();
+    stamp_ns = host_now_ns();
     if (!collective) {
       call.send(&stamp_ns, sizeof stamp_ns, mpi.handle().byte, 0, kTag, world);
       return {};
@@ -35,13 +35,13 @@ Waited one_wait(const Mpi& mpi, double wait_us, bool collective) {
   }
   const int64_t process_cpu_begin_ns = read_clock_ns(CLOCK_PROCESS_CPUTIME_ID);
   const int64_t cpu_begin_ns = read_clock_ns(CLOCK_THREAD_CPUTIME_ID);
-  const int64_t begin_ns = now_ns();
+  const int64_t begin_ns = host_now_ns();
   if (collective) {
     call.barrier(world);
   } else {
     call.recv(&stamp_ns, sizeof stamp_ns, mpi.handle().byte, last, kTag, world, mpi.abi().ignore_status);
   }
-  const int64_t end_ns = now_ns();
+  const int64_t end_ns = host_now_ns();
   const int64_t cpu_ns = read_clock_ns(CLOCK_THREAD_CPUTIME_ID) - cpu_begin_ns;
   const int64_t process_cpu_ns = read_clock_ns(CLOCK_PROCESS_CPUTIME_ID) - process_cpu_begin_ns;
   if (collective) call.bcast(&stamp_ns, sizeof stamp_ns, mpi.handle().byte, last, world);

@@ -38,10 +38,7 @@ void* map_page(int descriptor, size_t bytes, int protection) {
 }  // namespace
 
 uint64_t monotonic_ns() {
-  timespec ts;
-  clock_gettime(CLOCK_MONOTONIC, &ts);
-  const auto own_ns = static_cast<int64_t>(ts.tv_sec) * 1'000'000'000 + ts.tv_nsec;
-  return static_cast<uint64_t>(own_ns - time_shift_ns());
+  return static_cast<uint64_t>(host_now_ns());
 }
 
 namespace {

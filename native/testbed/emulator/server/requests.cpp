@@ -7,8 +7,8 @@
 #include <algorithm>
 #include <cerrno>
 
+#include "abi/host_clock.h"
 #include "emulator/server/server.h"
-#include "emulator/server/time.h"
 
 namespace powerccl::emulator {
 
@@ -42,7 +42,7 @@ void Server::handle(Peer& peer, std::vector<std::byte>& message, int attached) {
 
 void Server::hello(Peer& peer, const Hello& message) {
   Welcome welcome{};
-  welcome.header = {static_cast<uint32_t>(Message::kReply), sizeof welcome, static_cast<uint64_t>(monotonic()),
+  welcome.header = {static_cast<uint32_t>(Message::kReply), sizeof welcome, static_cast<uint64_t>(host_now_ns()),
                     message.header.request};
   welcome.abi = kAbi;
   welcome.gpus = platform_.gpus;
@@ -147,13 +147,13 @@ void Server::stop_time(Peer& peer, const StopTime& message) {
 
 void Server::start_time(Peer& peer, const StartTime& message) {
   const bool stood = engine_->start_time(peer.client, message.stop);
-  counted_until_ = monotonic();
+  counted_until_ = host_now_ns();
   status(peer, message.header.request, stood ? 0 : ETIME);
 }
 
 void Server::status(Peer& peer, uint64_t request, int32_t error) {
   Status reply{};
-  reply.header = {static_cast<uint32_t>(Message::kReply), sizeof reply, static_cast<uint64_t>(monotonic()), request};
+  reply.header = {static_cast<uint32_t>(Message::kReply), sizeof reply, static_cast<uint64_t>(host_now_ns()), request};
   reply.error = error;
   peer.send(bytes_of(reply));
 }
@@ -166,7 +166,7 @@ void Server::reply(ClientId client, uint64_t request, int32_t error, std::span<c
   body = body.first(std::min(body.size(), kMaxPayloadBytes));
   Status head{};
   head.header = {static_cast<uint32_t>(Message::kReply), static_cast<uint32_t>(sizeof head + body.size()),
-                 static_cast<uint64_t>(monotonic()), request};
+                 static_cast<uint64_t>(host_now_ns()), request};
   head.error = error;
   head.payload_bytes = static_cast<uint32_t>(body.size());
   std::vector<std::byte> message = bytes_of(head);
@@ -178,7 +178,7 @@ void Server::run_callback(ClientId client, uint64_t callback, uint32_t stream, u
   const auto found = clients_.find(client);
   if (found == clients_.end()) return;
   RunCallback order{};
-  order.header = {static_cast<uint32_t>(Message::kRunCallback), sizeof order, static_cast<uint64_t>(monotonic()), 0};
+  order.header = {static_cast<uint32_t>(Message::kRunCallback), sizeof order, static_cast<uint64_t>(host_now_ns()), 0};
   order.callback = callback;
   order.stream = stream;
   order.sequence = sequence;

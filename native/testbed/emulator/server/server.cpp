@@ -20,7 +20,7 @@
 #include <fstream>
 
 #include "abi/helper.h"
-#include "emulator/server/time.h"
+#include "abi/host_clock.h"
 #include "physics/board.h"
 
 namespace powerccl::emulator {
@@ -43,7 +43,7 @@ std::string host_identity() {
 Server::Server(const Platform& platform, std::string socket_path, std::string& error)
     : platform_(platform), path_(std::move(socket_path)) {
   used_bytes_.assign(platform.gpus, 0);
-  started_ = monotonic();
+  started_ = host_now_ns();
   engine_ = std::make_unique<Engine>(platform_, started_, *this);
   if (!make_board(error) || !listen_on(path_, error)) return;
   engine_->publish(*board_);
@@ -72,7 +72,7 @@ bool Server::make_board(std::string& error) {
     return false;
   }
   board_ = static_cast<BoardPage*>(mapped);
-  fill_board(platform_, host_identity(), monotonic(), *board_);
+  fill_board(platform_, host_identity(), host_now_ns(), *board_);
   return true;
 }
 
@@ -122,7 +122,7 @@ bool Server::listen_on(const std::string& path, std::string& error) {
 int Server::run() {
   while (!stop_) {
     if (!wait()) break;
-    const Time now = monotonic();
+    const Time now = host_now_ns();
     // Less what was counted before, and less what a client had stopped time for.
     const Time late_since = std::max(engine_->next_event(), counted_until_);
     if (engine_->next_is_precise() && now - late_since > kToleratedLateNs) events_late_ += now - late_since;
@@ -133,11 +133,11 @@ int Server::run() {
 }
 
 Lateness Server::lateness() const {
-  return {monotonic() - started_, events_late_, engine_->data_late()};
+  return {host_now_ns() - started_, events_late_, engine_->data_late()};
 }
 
 bool Server::wait() {
-  const Time now = monotonic();
+  const Time now = host_now_ns();
   const Time next = engine_->next_event();
   int timeout_ms = -1;
   if (next <= now) {
@@ -226,7 +226,7 @@ void Server::end_peer(int fd) {
   owner->second.main = -1;
   engine_->start_all(client);
   // In its place in model time: what it submitted before it ended comes first.
-  engine_->from_outside([this, client](Time) { forget_client(client); }, monotonic());
+  engine_->from_outside([this, client](Time) { forget_client(client); }, host_now_ns());
 }
 
 }  // namespace powerccl::emulator

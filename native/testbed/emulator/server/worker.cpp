@@ -3,7 +3,7 @@
 
 #include <unistd.h>
 
-#include "emulator/server/time.h"
+#include "abi/host_clock.h"
 
 namespace powerccl::emulator {
 
@@ -40,7 +40,7 @@ void Worker::work(int wake) {
     lock.unlock();
     job();
     lock.lock();
-    ended_.emplace_back(std::move(done), monotonic());
+    ended_.emplace_back(std::move(done), host_now_ns());
     const uint64_t one = 1;
     if (write(wake, &one, sizeof one) < 0) continue;  // the counter is full: the loop is awake anyway
   }
