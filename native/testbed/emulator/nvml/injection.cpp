@@ -8,7 +8,7 @@
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
-#include <memory>
+#include <deque>
 #include <string>
 #include <vector>
 
@@ -44,65 +44,41 @@ long number_of(const std::string& entry, const char* key, long otherwise) {
 }
 
 // ---- POWERCCL_EMULATOR_NVML_FAIL="set_locked_clocks:after=3:code=15,power:after=0:code=3"
+// ---- POWERCCL_EMULATOR_NVML_SLOW="set_locked_clocks:ms=20:every=7"
 
-struct Failure {
+struct Fault {
+  explicit Fault(const std::string& entry)
+      : call(entry.substr(0, entry.find(':'))),
+        after(number_of(entry, ":after=", 0)),
+        code(number_of(entry, ":code=", NVML_ERROR_UNKNOWN)),
+        ms(number_of(entry, ":ms=", 0)),
+        every(std::max(number_of(entry, ":every=", 1), 1L)) {}
   std::string call;
-  long after = 0;
-  int code = NVML_ERROR_UNKNOWN;
+  long after, code;  // of a call that fails
+  long ms, every;    // of a call that is slow
   std::atomic<long> calls{0};
 };
 
-std::vector<std::unique_ptr<Failure>> parse_failures() {
-  std::vector<std::unique_ptr<Failure>> failures;
-  for (const std::string& entry : entries_of("POWERCCL_EMULATOR_NVML_FAIL")) {
-    auto failure = std::make_unique<Failure>();
-    failure->call = entry.substr(0, entry.find(':'));
-    failure->after = number_of(entry, ":after=", failure->after);
-    failure->code = static_cast<int>(number_of(entry, ":code=", failure->code));
-    failures.push_back(std::move(failure));
-  }
-  return failures;
+std::deque<Fault>* parse_faults(const char* variable) {
+  auto* faults = new std::deque<Fault>();
+  for (const std::string& entry : entries_of(variable)) faults->emplace_back(entry);
+  return faults;
 }
 
 }  // namespace
 
 nvmlReturn_t injected(const char* call) {
-  static const auto* failures = new std::vector<std::unique_ptr<Failure>>(parse_failures());
-  for (const auto& failure : *failures)
-    if (failure->call == call && failure->calls.fetch_add(1) >= failure->after)
-      return static_cast<nvmlReturn_t>(failure->code);
+  static auto* failures = parse_faults("POWERCCL_EMULATOR_NVML_FAIL");
+  for (Fault& fault : *failures)
+    if (fault.call == call && fault.calls.fetch_add(1) >= fault.after) return static_cast<nvmlReturn_t>(fault.code);
   return NVML_SUCCESS;
 }
 
-namespace {
-
-// ---- POWERCCL_EMULATOR_NVML_SLOW="set_locked_clocks:ms=20:every=7"
-
-struct Slowness {
-  std::string call;
-  long ms = 0, every = 1;
-  std::atomic<long> calls{0};
-};
-
-std::vector<std::unique_ptr<Slowness>> parse_slowness() {
-  std::vector<std::unique_ptr<Slowness>> slow;
-  for (const std::string& entry : entries_of("POWERCCL_EMULATOR_NVML_SLOW")) {
-    auto slowness = std::make_unique<Slowness>();
-    slowness->call = entry.substr(0, entry.find(':'));
-    slowness->ms = number_of(entry, ":ms=", slowness->ms);
-    slowness->every = std::max(number_of(entry, ":every=", slowness->every), 1L);
-    slow.push_back(std::move(slowness));
-  }
-  return slow;
-}
-
-}  // namespace
-
 void dawdle(const char* call) {
-  static const auto* slow = new std::vector<std::unique_ptr<Slowness>>(parse_slowness());
-  for (const auto& slowness : *slow) {
-    if (slowness->call != call || (slowness->calls.fetch_add(1) + 1) % slowness->every != 0) continue;
-    const timespec takes{slowness->ms / 1000, slowness->ms % 1000 * 1'000'000};
+  static auto* slow = parse_faults("POWERCCL_EMULATOR_NVML_SLOW");
+  for (Fault& fault : *slow) {
+    if (fault.call != call || (fault.calls.fetch_add(1) + 1) % fault.every != 0) continue;
+    const timespec takes{fault.ms / 1000, fault.ms % 1000 * 1'000'000};
     nanosleep(&takes, nullptr);
   }
 }
