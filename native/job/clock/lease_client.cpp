@@ -21,7 +21,7 @@ bool may_open(const char* file, bool trusted) {
 
 }  // namespace
 
-int LeaseClient::open(const LeaseTerms& terms, ClockClient* client, char* text, uint32_t text_size, const char** hint) {
+int LeaseClient::open(const LeaseTerms& terms, char* text, uint32_t text_size, const char** hint) {
   copy_text(run_, sizeof(run_), terms.run);
   // The daemon takes nothing else, and a run may have any name. python/powerccl/leases/protocol.py does the same.
   for (char* each = run_; *each != '\0'; ++each) {
@@ -45,51 +45,28 @@ int LeaseClient::open(const LeaseTerms& terms, ClockClient* client, char* text, 
     *hint = hint_;
     return refused_;
   }
-  *client = ClockClient();
-  client->self = this;
-  client->set = [](void* self, uint32_t min_mhz, uint32_t max_mhz) {
-    return static_cast<LeaseClient*>(self)->set(min_mhz, max_mhz);
-  };
-  client->reset = [](void* self) { return static_cast<LeaseClient*>(self)->reset(); };
-  client->read = [](void* self, uint32_t* mhz) { return static_cast<LeaseClient*>(self)->read(mhz); };
-  client->explain = [](void* self, int, const char** why) -> const char* {
-    *why = static_cast<LeaseClient*>(self)->hint_;
-    return static_cast<LeaseClient*>(self)->text_;
-  };
-  client->tick = [](void* self) { return static_cast<LeaseClient*>(self)->tick(); };
-  client->grant = [](void* self) {
-    const LeaseClient* lease = static_cast<LeaseClient*>(self);
-    return lease->lease_ != 0 ? lease->grants_ : 0;
-  };
-  client->delay = [](void* self, uint32_t max_mhz) { return static_cast<const LeaseClient*>(self)->delay(max_mhz); };
-  client->close = [](void* self) { static_cast<LeaseClient*>(self)->close(); };
-  client->dry = dry_;
   return 0;
 }
 
-int LeaseClient::set(uint32_t min_mhz, uint32_t max_mhz) {
+int LeaseClient::set(uint32_t mhz) {
   LeaseMessage answer = {};
-  if (set_mhz_ == 0 || max_mhz <= set_mhz_) set_ns_ = monotonic_ns();  // up is not limited
-  set_mhz_ = max_mhz;
-  return request(POWERCCL_LEASE_SET, min_mhz, max_mhz, &answer);
+  limit_.asked(mhz, monotonic_ns());
+  return request(POWERCCL_LEASE_SET, mhz, &answer);
 }
 
-uint64_t LeaseClient::delay(uint32_t max_mhz) const {
-  if (set_mhz_ != 0 && max_mhz > set_mhz_) return 0;
-  const uint64_t now = monotonic_ns();
-  return lease_ != 0 && set_ns_ + interval_ns_ > now ? set_ns_ + interval_ns_ - now : 0;
+uint64_t LeaseClient::delay_ns(uint32_t mhz) const {
+  return lease_ != 0 ? limit_.delay_ns(mhz, monotonic_ns(), interval_ns_) : 0;
 }
 
 int LeaseClient::reset() {
-  set_mhz_ = 0;
-  if (lease_ == 0) return 0;  // undone with the lease
-  LeaseMessage answer = {};
-  return request(POWERCCL_LEASE_SET, 0, 0, &answer);
+  if (lease_ != 0) return set(0);
+  limit_.asked(0, 0);
+  return 0;  // undone with the lease
 }
 
 int LeaseClient::read(uint32_t* mhz) {
   LeaseMessage answer = {};
-  const int code = request(POWERCCL_LEASE_READ, 0, 0, &answer);
+  const int code = request(POWERCCL_LEASE_READ, 0, &answer);
   if (code == 0) *mhz = answer.reply.now_mhz;
   return code;
 }
@@ -207,12 +184,11 @@ int LeaseClient::acquire(uint64_t deadline_ns, LeaseMessage* answer) {
   return answer->reply.lease != 0 ? 0 : lose(kNonsense);
 }
 
-int LeaseClient::request(powerccl_lease_type type, uint32_t min_mhz, uint32_t max_mhz, LeaseMessage* answer) {
+int LeaseClient::request(powerccl_lease_type type, uint32_t mhz, LeaseMessage* answer) {
   if (lease_ == 0) return refused_ != 0 ? refused_ : kClockNotNow;
   powerccl_lease_set wanted = {};
   wanted.lease = lease_;
-  wanted.min_mhz = min_mhz;
-  wanted.max_mhz = max_mhz;
+  wanted.min_mhz = wanted.max_mhz = mhz;
   const int code = ask(&wanted.header, type, sizeof(wanted), -1, monotonic_ns() + kAnswerNs, answer);
   if (code != 0) return code;
   if (answer->header.type != POWERCCL_LEASE_REPLY) return lose(kNonsense);
@@ -221,7 +197,7 @@ int LeaseClient::request(powerccl_lease_type type, uint32_t min_mhz, uint32_t ma
   if (status == POWERCCL_LEASE_OK && answer->reply.interval_ms != 0) interval_ns_ = answer->reply.interval_ms * kMs;
   if (status == POWERCCL_LEASE_OK || status == POWERCCL_LEASE_SUPERSEDED) return 0;
   if (status < 0) return lose(status, &answer->reply);
-  explain(status, &answer->reply, nullptr);
+  set_text(status, &answer->reply, nullptr);
   return status;
 }
 

@@ -20,7 +20,7 @@ struct LeaseTerms {
 };
 
 // One device's. After open(), the clock thread's alone but for forget().
-class LeaseClient {
+class LeaseClient final : public ClockClient {
  public:
   static constexpr uint64_t kAttemptNs = 200000000u;       // for all of getting a lease
   static constexpr uint64_t kAnswerNs = 2000000000u;       // for a clock: the daemon's rate limit and a slow driver
@@ -39,27 +39,31 @@ class LeaseClient {
     kNoFile = -70,
   };
 
-  // 0: `client` is filled in, though it may have no lease yet. Else it is refused for good: a code, with a text and a
-  // hint.
-  int open(const LeaseTerms& terms, ClockClient* client, char* text, uint32_t text_size, const char** hint);
+  // 0: clocks can be asked for, though there may be no lease yet. Else they are refused for good: a code, with a text
+  // and a hint.
+  int open(const LeaseTerms& terms, char* text, uint32_t text_size, const char** hint);
 
   // A forked child: the connection is its parent's.
   void forget() { connection_.forget(); }
 
+  int set(uint32_t mhz) override;
+  int reset() override;
+  bool can_read() const override { return true; }
+  int read(uint32_t* mhz) override;
+  const char* explain(int code, const char** hint) override;
+  uint64_t tick() override;
+  uint64_t grant() const override { return lease_ != 0 ? grants_ : 0; }
+  uint64_t delay_ns(uint32_t mhz) const override;
+  void close() override;
+  bool dry() const override { return dry_; }
+
  private:
   enum class Heard { kAnswer, kOther, kNothing, kLost };
-
-  int set(uint32_t min_mhz, uint32_t max_mhz);
-  int reset();
-  int read(uint32_t* mhz);
-  uint64_t tick();
-  uint64_t delay(uint32_t max_mhz) const;
-  void close();
 
   // These return 0, the driver's code, kClockNotNow or the status that the client is refused for good with.
   int attempt(uint64_t deadline_ns);
   int acquire(uint64_t deadline_ns, LeaseMessage* answer);
-  int request(powerccl_lease_type type, uint32_t min_mhz, uint32_t max_mhz, LeaseMessage* answer);
+  int request(powerccl_lease_type type, uint32_t mhz, LeaseMessage* answer);
   int ask(powerccl_lease_header* message, powerccl_lease_type type, uint32_t size, int file, uint64_t deadline_ns,
           LeaseMessage* answer);
 
@@ -69,7 +73,7 @@ class LeaseClient {
   // lease_outcomes.cpp
   int lose(int status, const powerccl_lease_reply* reply = nullptr, const char* detail = nullptr);
   void works();
-  void explain(int status, const powerccl_lease_reply* reply, const char* detail);
+  void set_text(int status, const powerccl_lease_reply* reply, const char* detail);
 
   LeaseConnection connection_;
   char socket_path_[108] = "", run_[64] = "", device_[48] = "";
@@ -79,9 +83,8 @@ class LeaseClient {
   uint64_t grants_ = 0;  // leases there have been
   int refused_ = 0;      // for good; 0: not
   uint64_t heartbeat_ns_ = 0;
-  uint64_t interval_ns_ = 0;    // the daemon's least time between two clocks
-  uint64_t set_ns_ = 0;         // when a lower one was asked for last
-  uint32_t set_mhz_ = 0;        // what is set; 0: the default
+  uint64_t interval_ns_ = 0;  // the daemon's least time between two clocks
+  LoweringLimit limit_;
   uint64_t sent_ns_ = 0;        // the last request
   uint64_t unanswered_ns_ = 0;  // the first request since the daemon was last heard; 0: none
   uint64_t back_off_ns_ = kFirstBackOffNs, attempt_at_ns_ = 0;

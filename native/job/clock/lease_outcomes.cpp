@@ -58,7 +58,12 @@ void make_printable(char* text) {
 
 }  // namespace
 
-void LeaseClient::explain(int status, const powerccl_lease_reply* reply, const char* detail) {
+const char* LeaseClient::explain(int, const char** hint) {
+  *hint = hint_;
+  return text_;
+}
+
+void LeaseClient::set_text(int status, const powerccl_lease_reply* reply, const char* detail) {
   const Outcome* outcome = outcome_of(status);
   const char* theirs = reply != nullptr ? reply->text : "";
   hint_ = outcome != nullptr ? outcome->hint : kAgain;
@@ -84,7 +89,7 @@ void LeaseClient::explain(int status, const powerccl_lease_reply* reply, const c
 // The connection ends with every lease lost: then whatever was set or is still on its way is undone, and there is one
 // way back.
 int LeaseClient::lose(int status, const powerccl_lease_reply* reply, const char* detail) {
-  explain(status, reply, detail);
+  set_text(status, reply, detail);
   lease_ = 0;
   unanswered_ns_ = 0;
   connection_.close();

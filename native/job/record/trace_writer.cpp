@@ -10,6 +10,7 @@
 #include "base/log.h"
 #include "base/own_thread.h"
 #include "record/record_file.h"
+#include "record/records.h"
 
 #ifndef MADV_WIPEONFORK
 #define MADV_WIPEONFORK 18
@@ -44,10 +45,10 @@ std::atomic_ref<uint16_t> kind_of(powerccl_trace_record& record) {
   return std::atomic_ref<uint16_t>(record.kind);
 }
 
-void set_note(powerccl_trace_record* record, const char* text) {
-  record->note.time_ns = monotonic_ns();
-  memset(record->note.text, 0, sizeof(record->note.text));
-  memcpy(record->note.text, text, strnlen(text, sizeof(record->note.text)));
+// The kind is stored last, by the caller.
+void copy_behind_kind(const powerccl_trace_record& record, powerccl_trace_record* slot) {
+  memcpy(reinterpret_cast<char*>(slot) + sizeof(slot->kind),
+         reinterpret_cast<const char*>(&record) + sizeof(slot->kind), sizeof(*slot) - sizeof(slot->kind));
 }
 
 void ring_bell(std::atomic<uint32_t>* bell) {
@@ -169,12 +170,11 @@ bool TraceWriter::append(const powerccl_trace_record& record) {
   powerccl_trace_record& slot = ring->records[index % kRingRecords];
   const bool last = index + 1 == ring->limit;
   if (__builtin_expect(last, 0)) {
-    set_note(&slot, "trace limit reached");
+    copy_behind_kind(note_record("trace limit reached", monotonic_ns()), &slot);
     kind_of(slot).store(POWERCCL_REC_NOTE, std::memory_order_release);
     return refuse(ring);
   }
-  memcpy(reinterpret_cast<char*>(&slot) + sizeof(slot.kind), reinterpret_cast<const char*>(&record) + sizeof(slot.kind),
-         sizeof(slot) - sizeof(slot.kind));
+  copy_behind_kind(record, &slot);
   kind_of(slot).store(record.kind, std::memory_order_release);
   if (__builtin_expect(index % kWakeEvery == kWakeEvery - 1, 0)) ring_bell(&ring->bell);
   return true;
@@ -205,10 +205,7 @@ void TraceWriter::complain(Ring* ring) {
 }
 
 void TraceWriter::note(const char* text) {
-  powerccl_trace_record record = {};
-  record.kind = POWERCCL_REC_NOTE;
-  set_note(&record, text);
-  append(record);
+  append(note_record(text, monotonic_ns()));
 }
 
 bool TraceWriter::flush() {
@@ -334,9 +331,7 @@ bool TraceWriter::Ring::write_some() {
     if (why != 0) {
       drained.store(begin + done, std::memory_order_release);
       stop(why);
-      powerccl_trace_record last = {};
-      last.kind = POWERCCL_REC_NOTE;
-      set_note(&last, "trace cannot grow: disk");
+      const powerccl_trace_record last = note_record("trace cannot grow: disk", monotonic_ns());
       // The last record that found room gives it to the note.
       if (is_full(why) && file.replace_last(last)) dropped.fetch_add(1, std::memory_order_relaxed);
       break;
@@ -365,9 +360,7 @@ bool TraceWriter::Ring::look() {
   if (stopped.load(std::memory_order_relaxed) && !is_full(why) && why != EOVERFLOW) return false;
   if (!overflow_noted && overflowed.load(std::memory_order_relaxed) && !stopped.load(std::memory_order_relaxed)) {
     overflow_noted = true;
-    powerccl_trace_record note = {};
-    note.kind = POWERCCL_REC_NOTE;
-    set_note(&note, "records dropped: they came too fast");
+    const powerccl_trace_record note = note_record("records dropped: they came too fast", monotonic_ns());
     uint64_t done = 0;
     if (const int fails = file.append(&note, 1, &done); fails != 0) stop(fails);
     written.store(file.records(), std::memory_order_release);

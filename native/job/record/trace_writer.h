@@ -13,10 +13,11 @@
 
 #include "abi/trace.h"
 #include "base/basics.h"
+#include "record/trace.h"
 
 namespace powerccl {
 
-class TraceWriter {
+class TraceWriter final : public Trace {
  public:
   // 4 MiB. What is recorded while the thread cannot write is kept here: 6 s of 10,000 records a second. Half of it
   // would last 3 s; twice as much would cost each rank 4 MiB more of memory.
@@ -34,8 +35,8 @@ class TraceWriter {
 
   bool is_open() const { return ring_.load(std::memory_order_acquire) != nullptr; }
 
-  // Copies the record into the trace; its kind must not be 0. False: dropped, and counted.
-  bool append(const powerccl_trace_record& record);
+  // What is dropped is counted.
+  bool append(const powerccl_trace_record& record) override;
 
   // Appends a NOTE, cut to what fits.
   void note(const char* text);

@@ -4,7 +4,6 @@
 #include <sys/stat.h>
 
 #include "base/log.h"
-#include "clock/budget_record.h"
 #include "libc/calls.h"
 #include "record/trace_name.h"
 #include "runtime/runtime.h"
@@ -25,19 +24,11 @@ class MutexGuard {
   pthread_mutex_t* mutex_;
 };
 
-void record_communicator(Communicator* communicator, const char* name, int nnodes, uint16_t flags) {
-  powerccl_trace_record record = {};
-  record.kind = POWERCCL_REC_COMM;
-  record.flags = flags;
-  record.comm = communicator->index;
-  record.comm_up.time_ns = monotonic_ns();
-  record.comm_up.comm_id = communicator->id;
-  record.comm_up.nranks = communicator->nranks;
-  record.comm_up.rank = communicator->rank;
-  record.comm_up.nnodes = nnodes;
-  record.comm_up.device = communicator->gpu->identity.device;
-  if (name != nullptr) memcpy(record.comm_up.name, name, strnlen(name, sizeof(record.comm_up.name)));
-  communicator->gpu->trace.append(record);
+void record_communicator(Communicator* communicator, const char* name, int nnodes, bool ended) {
+  const CommunicatorMade made{
+      communicator->id,           communicator->nranks, communicator->rank, nnodes, communicator->gpu->identity.device,
+      name != nullptr ? name : ""};
+  communicator->gpu->trace.append(communicator_record(communicator->index, made, monotonic_ns(), ended));
 }
 
 }  // namespace
@@ -95,7 +86,7 @@ Communicator* Runtime::communicator_up(const CommunicatorSeen& seen, const GpuId
   communicator->held_group.store(0, std::memory_order_relaxed);
   communicator->alive.store(true, std::memory_order_release);
   ++gpu->communicators;
-  record_communicator(communicator, seen.name, seen.nnodes, 0);
+  record_communicator(communicator, seen.name, seen.nnodes, false);
   return communicator;
 }
 
@@ -128,10 +119,10 @@ void Runtime::communicator_down(Communicator* communicator) {
   flush_kernels(communicator, UINT64_MAX);
   cancel_callbacks(communicator);
   drop_holds(communicator);
-  record_communicator(communicator, nullptr, 0, POWERCCL_FLAG_ENDED);
+  record_communicator(communicator, nullptr, 0, true);
   if (--gpu->communicators > 0) return;
   gpu->actuator.settle(kSettleNs);
-  record_budget(&gpu->trace, gpu->clock_policy);
+  if (gpu->clock_policy->learns()) gpu->actuator.record_policy();
   if (gpu->clock.known()) {
     char text[48];
     snprintf(text, sizeof(text), "gpu clock offset_ns %lld",

@@ -22,14 +22,14 @@ LearningPolicy* new_learning_policy() {
 
 }  // namespace
 
-bool Runtime::open_clock(Gpu* gpu, ClockClient* client, char* reason, size_t reason_size, const char** hint) {
+ClockClient* Runtime::open_clock(Gpu* gpu, char* reason, size_t reason_size, const char** hint) {
   if (environment_.clocks == ClockClientName::kDry) {
-    *client = dry_clock_client();
+    ClockClient* reader = nullptr;
     // A policy that learns goes by where the clock is by itself.
     if (adapter_.open_reader != nullptr && environment_.policy == PolicyName::kAuto) {
-      adapter_.open_reader(adapter_.context, gpu->identity, client);
+      reader = adapter_.open_reader(adapter_.context, gpu->identity);
     }
-    return true;
+    return reader != nullptr ? reader : &gpu->dry_client;
   }
   LeaseTerms terms;
   terms.socket_path = environment_.lease_socket;
@@ -38,10 +38,10 @@ bool Runtime::open_clock(Gpu* gpu, ClockClient* client, char* reason, size_t rea
   terms.speaks = environment_.speaks() && gpu->index == 0;
   terms.debug = environment_.debug >= 1;
   char text[256] = "";
-  const int code = gpu->lease.open(terms, client, text, sizeof(text), hint);
-  if (code == 0) return true;
+  const int code = gpu->lease.open(terms, text, sizeof(text), hint);
+  if (code == 0) return &gpu->lease;
   snprintf(reason, reason_size, "cannot set the clock of the GPU (code %d: %s)", code, text);
-  return false;
+  return nullptr;
 }
 
 ClockPolicy* Runtime::make_policy(Gpu* gpu, bool dry) {
@@ -61,7 +61,7 @@ void Runtime::choose_policy(Gpu* gpu, char* note, size_t note_size) {
   const char* hint = "";
   const char* short_reason;
   PolicyTable::Refusal refusal;
-  ClockClient client;
+  ClockClient* client = nullptr;
   ClockPolicy* its = nullptr;
   if (environment_.clocks == ClockClientName::kNone) {
     short_reason = "POWERCCL_CLOCKS=none";
@@ -95,9 +95,9 @@ void Runtime::choose_policy(Gpu* gpu, char* note, size_t note_size) {
     snprintf(reason, sizeof(reason), "policy table %.200s is for `%s`, this GPU is `%s`", path, gpu->table.gpu(),
              gpu->identity.name[0] != '\0' ? gpu->identity.name : "unknown");
     hint = "choose this machine's platform profile, or make one with `powerccl profile`";
-  } else if (!open_clock(gpu, &client, reason, sizeof(reason), &hint)) {
+  } else if (client = open_clock(gpu, reason, sizeof(reason), &hint); client == nullptr) {
     short_reason = "clock cannot be set";
-  } else if (its = make_policy(gpu, client.dry); its == nullptr) {
+  } else if (its = make_policy(gpu, client->dry()); its == nullptr) {
     short_reason = "no memory";
     snprintf(reason, sizeof(reason), "not enough memory for the policy");
     hint = "raise the limit on address space (ulimit -v)";
@@ -107,8 +107,8 @@ void Runtime::choose_policy(Gpu* gpu, char* note, size_t note_size) {
     hint = "raise the limit on processes (ulimit -u)";
   } else {
     gpu->clock_policy = its;
-    gpu->dry = client.dry;
-    if (client.dry && environment_.speaks() && gpu->index == 0) {
+    gpu->dry = client->dry();
+    if (gpu->dry && environment_.speaks() && gpu->index == 0) {
       const bool leased = environment_.clocks == ClockClientName::kLease;
       say(leased ? "the administrator has set powerccld to run dry" : "use `powerccl run --set-clocks` to set clocks",
           "policy %s runs dry: it decides and records clocks, but sets none", policy);

@@ -8,19 +8,10 @@ namespace {
 constexpr uint64_t kForgottenGroupNs = 60000000000u;  // a group that was begun so long ago and found no end
 
 powerccl_trace_record new_call(Communicator* communicator, const CallSeen& call, bool asked, bool sees_calls) {
-  powerccl_trace_record record = {};
-  record.kind = POWERCCL_REC_CALL;
-  record.flags =
-      static_cast<uint16_t>((call.captured ? POWERCCL_FLAG_CAPTURED : 0u) | (asked ? POWERCCL_FLAG_KERNEL_ASKED : 0u) |
-                            (sees_calls ? 0u : POWERCCL_FLAG_COLL_EVENT));
-  record.comm = communicator->index;
-  record.call.call_id = communicator->gpu->calls.fetch_add(1, std::memory_order_relaxed) + 1;
-  record.call.start_ns = monotonic_ns();
-  record.call.stream = call.stream;
-  record.call.root_or_peer = call.root;
-  record.call.pattern = call.pattern;
-  record.call.datatype = call.datatype;
-  return record;
+  const uint64_t id = communicator->gpu->calls.fetch_add(1, std::memory_order_relaxed) + 1;
+  return call_record(communicator->index, {id, monotonic_ns(), call.stream, call.root, call.pattern, call.datatype},
+                     (call.captured ? POWERCCL_FLAG_CAPTURED : 0u) | (asked ? POWERCCL_FLAG_KERNEL_ASKED : 0u) |
+                         (sees_calls ? 0u : POWERCCL_FLAG_COLL_EVENT));
 }
 
 // The slot says which GPU counted the call and which group, if any, holds it.
@@ -209,11 +200,8 @@ void Runtime::flush_calls(CallGroup* group, uint64_t stop_ns, bool more_follow) 
 
 void Runtime::record_tag(const powerccl_trace_record& call, Communicator* communicator, uint64_t tag) {
   if (tag == 0) return;
-  powerccl_trace_record record = {};
-  record.kind = POWERCCL_REC_TAG;
-  record.comm = call.comm;
-  record.tag.call_id = call.call.call_id;
-  record.tag.tag = tag;
+  powerccl_trace_record record = new_record(POWERCCL_REC_TAG, call.comm);
+  record.tag = {call.call.call_id, tag};
   communicator->gpu->trace.append(record);
 }
 

@@ -141,10 +141,7 @@ void Runtime::finish_kernel(LaunchedKernel* kernel) {
   Communicator* communicator = kernel->communicator;
   Gpu* gpu = communicator->gpu;
   if (kernel->started > 0 && kernel->stopped > 0) {
-    powerccl_trace_record record = {};
-    record.kind = POWERCCL_REC_KERNEL;
-    record.flags = kernel->flags;
-    record.comm = communicator->index;
+    powerccl_trace_record record = new_record(POWERCCL_REC_KERNEL, communicator->index, kernel->flags);
     record.kernel.call_id = kernel->call;
     record.kernel.gpu_start_ns = kernel->gpu_start_ns;
     // NCCL has been seen to give stops before starts (NVIDIA/nccl#2221).
@@ -157,9 +154,7 @@ void Runtime::finish_kernel(LaunchedKernel* kernel) {
     record.kernel.protocol = kernel->protocol;
     record.kernel.channels = kernel->channels;
     record.kernel.warps = kernel->warps;
-    record.kernel.peers[0] = static_cast<uint8_t>(kernel->to.number);
-    record.kernel.peers[1] = static_cast<uint8_t>(kernel->to.number >> 8 | kernel->from.number << 4);
-    record.kernel.peers[2] = static_cast<uint8_t>(kernel->from.number >> 4);
+    set_peers(&record, kernel->to, kernel->from);
     gpu->trace.append(record);
     const uint64_t stop_ns = gpu->clock.host_ns(record.kernel.gpu_stop_ns, kernel->seen_stop_ns);
     if (gpu->clock_policy->stopped(kernel->call, stop_ns)) gpu->actuator.look();

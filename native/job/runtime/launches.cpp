@@ -112,11 +112,8 @@ void Runtime::callback_fired(void* data) {
   Gpu* gpu = &runtime->gpus_[callback->gpu.load(std::memory_order_relaxed)];
   const uint32_t holds = callback->holds.load(std::memory_order_relaxed);
   const uint64_t call = callback->call.load(std::memory_order_relaxed);
-  powerccl_trace_record record = {};
-  record.kind = POWERCCL_REC_CALLBACK;
-  record.comm = callback->communicator.load(std::memory_order_relaxed);
-  record.callback.call_id = call;
-  record.callback.time_ns = monotonic_ns();
+  const powerccl_trace_record record =
+      callback_record(callback->communicator.load(std::memory_order_relaxed), call, monotonic_ns());
   if (callback->state.exchange(Callback::kFree, std::memory_order_acq_rel) == Callback::kWaiting) {
     gpu->per_call.release(holds, call);
   }

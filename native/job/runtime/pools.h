@@ -10,6 +10,7 @@
 #include "base/basics.h"
 #include "record/handle.h"
 #include "record/patterns.h"
+#include "record/records.h"
 
 namespace powerccl {
 
@@ -50,18 +51,6 @@ struct Launch {
 };
 
 // A kernel that was launched, until its last channel has stopped.
-// The one rank that a kernel sends to, or receives from.
-struct Peer {
-  static constexpr uint16_t kMost = (1u << 12) - 1;  // that a record has room for
-  uint16_t number = 0;                               // plus 1; 0: none, or not told
-  bool several = false;
-  void add(int rank) {
-    const auto its = static_cast<uint16_t>(rank >= 0 && rank < kMost ? rank + 1 : 0);
-    several = several || its == 0 || (number != 0 && number != its);
-    number = several ? 0 : its;
-  }
-};
-
 struct LaunchedKernel {
   SpinLock lock;  // over everything but the serial, which changes under it and is looked at before
   std::atomic<uint64_t> serial{0};

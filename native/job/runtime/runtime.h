@@ -54,8 +54,8 @@ struct Adapter {
   void (*ask_kernel_events)(void* context, bool on) = nullptr;
   // Has `callback(data)` called once what `stream` holds now has run. 0 or an error code. Null: there is no such thing.
   int (*call_behind)(void* context, void* stream, void (*callback)(void* data), void* data) = nullptr;
-  // Lets `client` read the clock of a GPU, which takes no right; leaves it as it is where that cannot be.
-  void (*open_reader)(void* context, const GpuIdentity& gpu, ClockClient* client) = nullptr;
+  // A dry client that reads the clock of a GPU, which takes no right; null where that cannot be.
+  ClockClient* (*open_reader)(void* context, const GpuIdentity& gpu) = nullptr;
   void* context = nullptr;
 };
 
@@ -99,6 +99,7 @@ struct Gpu {
   GpuIdentity identity;
   TraceWriter trace;
   ClockActuator actuator;
+  DryClockClient dry_client;
   LeaseClient lease;  // used with POWERCCL_CLOCKS=lease
   GpuClock clock;
   PolicyTable table;
@@ -228,7 +229,8 @@ class Runtime {
   bool open_trace(Gpu* gpu, const CommunicatorSeen& seen);
   void choose_policy(Gpu* gpu, char* note, size_t note_size);
   ClockPolicy* make_policy(Gpu* gpu, bool dry);
-  bool open_clock(Gpu* gpu, ClockClient* client, char* reason, size_t reason_size, const char** hint);
+  // Null: refused.
+  ClockClient* open_clock(Gpu* gpu, char* reason, size_t reason_size, const char** hint);
 
   // calls.cpp
   CallGroup* find_group(Handle handle);

@@ -8,28 +8,15 @@ void Runtime::computation_waited(Communicator* communicator, Handle call, uint64
                                  uint64_t resume_ns, uint32_t burst) {
   if (!armed() || communicator == nullptr || !communicator->alive.load(std::memory_order_relaxed)) return;
   if (kind_of(call) != HandleKind::kCall || resume_ns < stall_ns) return;
-  powerccl_trace_record record = {};
-  record.kind = POWERCCL_REC_WAIT;
-  record.comm = communicator->index;
-  record.wait.call_id = serial_of(call);
-  record.wait.stall_ns = stall_ns;
-  record.wait.resume_ns = resume_ns;
-  record.wait.stream = stream;
-  record.wait.burst = burst;
   Gpu* gpu = communicator->gpu;
-  gpu->trace.append(record);
-  gpu->clock_policy->waited(record.wait.call_id, stall_ns);
+  gpu->trace.append(wait_record(communicator->index, {serial_of(call), stall_ns, resume_ns, stream, burst}));
+  gpu->clock_policy->waited(serial_of(call), stall_ns);
 }
 
 // In every trace of the process: whose wait was the first to be left out says nothing about the others.
 void Runtime::waits_paused(uint32_t burst, uint64_t marked, uint64_t unmarked) {
   if (!armed()) return;
-  powerccl_trace_record record = {};
-  record.kind = POWERCCL_REC_PAUSE;
-  record.pause.time_ns = monotonic_ns();
-  record.pause.marked = marked;
-  record.pause.unmarked = unmarked;
-  record.pause.burst = burst;
+  const powerccl_trace_record record = pause_record(burst, marked, unmarked, monotonic_ns());
   const uint32_t count = gpu_count_.load(std::memory_order_acquire);
   for (uint32_t i = 0; i < count; ++i) gpus_[i].trace.append(record);
 }
@@ -44,13 +31,8 @@ void Runtime::kernel_ran(Communicator* communicator, Handle call, const KernelRa
   // waiting for it.
   const uint64_t before_ns = communicator->kernel_stop_ns.exchange(ran.stop_ns, std::memory_order_relaxed);
   const uint64_t start_ns = before_ns > ran.start_ns && before_ns < ran.stop_ns ? before_ns : ran.start_ns;
-  powerccl_trace_record record = {};
-  record.kind = POWERCCL_REC_KERNEL;
-  record.flags = static_cast<uint16_t>(POWERCCL_FLAG_HOST_TIMES | (ran.calls > 1 ? POWERCCL_FLAG_GROUPED : 0u));
-  record.comm = communicator->index;
-  record.kernel.call_id = serial_of(call);
-  record.kernel.gpu_start_ns = record.kernel.seen_start_ns = start_ns;
-  record.kernel.gpu_stop_ns = record.kernel.seen_stop_ns = ran.stop_ns;
+  powerccl_trace_record record = kernel_record(communicator->index, serial_of(call), start_ns, ran.stop_ns,
+                                               ran.calls > 1 ? POWERCCL_FLAG_GROUPED : 0u);
   record.kernel.bytes = bytes;
   record.kernel.pattern = pattern;
   record.kernel.algorithm = ran.algorithm;

@@ -141,7 +141,7 @@ void Engine::from_outside(std::function<void(Time)> action, Time stamp) {
   parts_->clockwork.at(stamp, std::move(action));
 }
 
-void Engine::set_locked_clocks(uint32_t gpu, uint32_t min_mhz, uint32_t max_mhz, bool change, Time stamp,
+Time Engine::set_locked_clocks(uint32_t gpu, uint32_t min_mhz, uint32_t max_mhz, bool change, Time stamp,
                                std::function<void(Time)> done) {
   Clockwork& clockwork = parts_->clockwork;
   const Platform& platform = clockwork.platform();
@@ -161,6 +161,7 @@ void Engine::set_locked_clocks(uint32_t gpu, uint32_t min_mhz, uint32_t max_mhz,
     });
   }
   clockwork.at(until, std::move(done));
+  return until;
 }
 
 bool Engine::stop_time(ClientId client, uint64_t stop, Time patience) {

@@ -65,8 +65,8 @@ class Engine {
   void submit(ClientId client, std::span<const std::byte> message);
   void from_outside(std::function<void(Time)> action, Time stamp);
   // nvmlDeviceSetGpuLockedClocks, or its reset (0, 0): `done` when the call returns; the clock follows the platform's
-  // delay later.
-  void set_locked_clocks(uint32_t gpu, uint32_t min_mhz, uint32_t max_mhz, bool change, Time stamp,
+  // delay later. Returns when the call will return.
+  Time set_locked_clocks(uint32_t gpu, uint32_t min_mhz, uint32_t max_mhz, bool change, Time stamp,
                          std::function<void(Time)> done);
   // Streams' functions of these names.
   bool stop_time(ClientId client, uint64_t stop, Time patience);

@@ -53,7 +53,7 @@ uint8_t number_of(bench::Pattern pattern) {
 }  // namespace
 
 Host::Host(Server& server, const bench::Scenario& scenario, uint32_t rank, uint32_t ranks, uint64_t seed,
-           std::vector<uint64_t> comms, const Rules& rules, ClockPolicy& policy, const Lease& lease, Recorder* recorder,
+           std::vector<uint64_t> comms, const Rules& rules, ClockPolicy& policy, const Lease& lease, Trace& trace,
            std::function<void()> at_barrier)
     : server_(server),
       scenario_(scenario),
@@ -61,8 +61,8 @@ Host::Host(Server& server, const bench::Scenario& scenario, uint32_t rank, uint3
       comms_(std::move(comms)),
       rules_(rules),
       policy_(policy),
-      clock_(server, rank, policy, lease, recorder),
-      recorder_(recorder),
+      trace_(trace),
+      clock_(server, rank, policy, lease, trace),
       at_barrier_(std::move(at_barrier)),
       random_(seed * 1000003 + rank),
       computes_(scenario.streams.size()),
@@ -166,7 +166,7 @@ void Host::captured(const Operation& operation) {
       call = call_of(operation);
       call.id = ++calls_;
       call.captured = true;
-      if (recorder_ != nullptr) recorder_->called(call, 0, false, server_.now(), server_.now() + kCallNs);
+      record_call(call, 0, false);
     }
     const Flight flight = next_flight(call);
     server_.collective(rank_, 0, plan_of(operation), flight.slot, flight.number);
@@ -181,10 +181,11 @@ Call Host::call_of(const Operation& operation) const {
   call.pattern = number_of(operation.act == Act::kCollective ? operation.pattern : bench::Pattern::kSendReceive);
   call.bytes = operation.bytes;
   if (operation.act != Act::kCollective) {
-    (operation.act == Act::kSend ? call.sends_to : call.receives_from) =
-        (place.rank + operation.towards + place.size) % place.size;
+    const bool sends = operation.act == Act::kSend;
+    (sends ? call.to : call.from).add((place.rank + operation.towards + place.size) % place.size);
+    (sends ? call.sends : call.receives) = 1;
   } else if (operation.vary > 0) {
-    call.messages = place.size;
+    call.sends = call.receives = place.size;
     call.received_bytes = piece_bytes(operation, place.rank) * static_cast<uint64_t>(place.size);
     call.bytes = 0;
     for (int to = 0; to < place.size; ++to) call.bytes += piece_bytes(operation, to);
@@ -221,11 +222,11 @@ Time Host::communicate(const Operation& operation) {
     const uint32_t mhz = rules_.table->lookup(call.pattern, operation.vary > 0 ? operation.bytes : call.bytes);
     flight.held = mhz != 0;
     if (flight.held) {
-      rules_.per_call->hold(mhz, call.id, static_cast<uint64_t>(server_.now()));
+      rules_.per_call->hold(mhz, call.id, now_ns());
       clock_.look();
     }
   }
-  if (recorder_ != nullptr) recorder_->called(call, stream, flight.held, server_.now(), server_.now() + kCallNs);
+  record_call(call, stream, flight.held);
   const auto launch = [&] { server_.collective(rank_, stream, plan_of(operation), flight.slot, flight.number); };
   if (computes_[stream]) {
     mark(operation, call, launch);
@@ -282,7 +283,7 @@ std::optional<uint32_t> Host::next_burst() {
   const Time now = server_.now();
   const MarkAllowance::Answer answer = allowance_.ask(now);
   if (answer.wants_cost) allowance_.costs(kMarkNs);
-  if (answer.pauses && recorder_ != nullptr) recorder_->paused(answer.burst, answer.marked, answer.unmarked, now);
+  if (answer.pauses) trace_.append(pause_record(answer.burst, answer.marked, answer.unmarked, now_ns()));
   return answer.granted ? std::optional(answer.burst) : std::nullopt;
 }
 
@@ -365,7 +366,13 @@ void Host::look_at_kernels() {
       continue;
     }
     const uint64_t at = slot.stopped_ns.load();
-    if (recorder_ != nullptr) recorder_->ran(flight->call, slot.started_ns.load(), at);
+    const Call& its = flight->call;
+    powerccl_trace_record ran =
+        kernel_record(its.comm, its.id, slot.started_ns.load(), at, its.captured ? POWERCCL_FLAG_CAPTURED : 0u);
+    ran.kernel.bytes = its.bytes;
+    ran.kernel.pattern = its.pattern;
+    set_peers(&ran, its.to, its.from);
+    trace_.append(ran);
     if (policy_.learns() && !flight->call.captured) {
       server_.after(some(kKernelSeenNs), [this, call = flight->call.id, at] {
         if (policy_.stopped(call, at)) clock_.look();
@@ -374,8 +381,8 @@ void Host::look_at_kernels() {
     if (flight->held) {
       const auto callback_ns = static_cast<Time>(server_.engine().platform().hostfunc_us * 1e3);
       server_.after(some(callback_ns), [this, call = flight->call] {
-        if (recorder_ != nullptr) recorder_->called_back(call, server_.now());
-        if (rules_.per_call->release(1, call.id, static_cast<uint64_t>(server_.now()))) clock_.look();
+        trace_.append(callback_record(call.comm, call.id, now_ns()));
+        if (rules_.per_call->release(1, call.id, now_ns())) clock_.look();
       });
     }
     flight = flights_.erase(flight);
@@ -399,9 +406,7 @@ void Host::look_at_marks() {
       if (policy_.stopped(mark.call, span->end_ns) || look) clock_.look();
     } else {
       waits_[mark.line].add(*span);
-      if (recorder_ != nullptr) {
-        recorder_->waited(mark.call, mark.comm, mark.stream, mark.burst, span->begin_ns, span->end_ns);
-      }
+      trace_.append(wait_record(mark.comm, {mark.call, span->begin_ns, span->end_ns, mark.stream + 1, mark.burst}));
       policy_.waited(mark.call, span->begin_ns);
     }
     marks_.pop_front();
@@ -423,29 +428,42 @@ double Host::exposed_ms() const {
 }
 
 void Host::finish() {
-  if (recorder_ == nullptr) return;
   look_at_marks();
-  if (policy_.learns()) recorder_->policy_came_to(policy_.state(), server_.now());
   record_communicators(true);
-  recorder_->write();
+  clock_.settle();
+}
+
+void Host::record_call(const Call& call, uint32_t stream, bool managed) {
+  constexpr auto kType = static_cast<uint8_t>(physics::DataType::kFloat16);
+  // Stream 0 would be CUDA's default stream.
+  powerccl_trace_record record =
+      call_record(call.comm, {call.id, now_ns(), stream + 1, -1, call.pattern, kType},
+                  POWERCCL_FLAG_KERNEL_ASKED | (call.captured ? POWERCCL_FLAG_CAPTURED : 0u) |
+                      (managed ? POWERCCL_FLAG_MANAGED : 0u));
+  record.call.stop_ns = now_ns() + static_cast<uint64_t>(kCallNs);
+  record.call.bytes = call.bytes;
+  record.call.sends = static_cast<uint8_t>(call.sends);
+  record.call.receives = static_cast<uint8_t>(call.receives);
+  record.call.received_kib = static_cast<uint32_t>(call.received_bytes >> 10);
+  trace_.append(record);
 }
 
 void Host::record_communicators(bool ended) {
-  for (size_t i = 0; i < comms_.size() && recorder_ != nullptr; ++i) {
+  const physics::Platform& platform = server_.engine().platform();
+  for (size_t i = 0; i < comms_.size(); ++i) {
     if (comms_[i] == 0) continue;
-    Communicator its;
-    its.index = static_cast<uint32_t>(i);
-    its.id = comms_[i];
-    its.ranks = places_[i].size;
-    its.rank = places_[i].rank;
-    const physics::Platform& platform = server_.engine().platform();
-    its.device = static_cast<int>(platform.index_on_host(rank_));
+    const bench::Place& place = places_[i];
     std::set<uint32_t> hosts;
-    for (int member = 0; member < its.ranks; ++member) {
-      hosts.insert(platform.host_of(static_cast<uint32_t>(places_[i].member(member))));
+    for (int member = 0; member < place.size; ++member) {
+      hosts.insert(platform.host_of(static_cast<uint32_t>(place.member(member))));
     }
-    its.hosts = static_cast<int>(hosts.size());
-    recorder_->communicator(its, server_.now(), ended);
+    const CommunicatorMade made{comms_[i],
+                                place.size,
+                                place.rank,
+                                static_cast<int>(hosts.size()),
+                                static_cast<int>(platform.index_on_host(rank_)),
+                                ""};
+    trace_.append(communicator_record(static_cast<uint32_t>(i), made, now_ns(), ended));
   }
 }
 

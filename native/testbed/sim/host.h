@@ -16,8 +16,8 @@
 #include "clock/policy_table.h"
 #include "policy/per_call_policy.h"
 #include "record/mark_allowance.h"
-#include "sim/clock_thread.h"
-#include "sim/recorder.h"
+#include "record/records.h"
+#include "sim/clock_driver.h"
 #include "sim/server.h"
 
 namespace powerccl::sim {
@@ -30,12 +30,23 @@ struct Rules {
   bool off = false;                    // by one iteration: the policy is not told of the first
 };
 
+// A call of NCCL, as its records name it.
+struct Call {
+  uint64_t id = 0;
+  uint32_t comm = 0;  // index of the communicator in this trace
+  uint8_t pattern = 0;
+  uint64_t bytes = 0;  // NCCL tests' size
+  Peer to, from;       // of a message: the other rank in the communicator
+  int sends = 0, receives = 0;
+  uint64_t received_bytes = 0;  // of an all-to-all whose messages vary
+  bool captured = false;
+};
+
 class Host {
  public:
-  // `comms`: by group, the rank's communicator; 0: none. `recorder`: null where nothing is recorded. `at_barrier`: the
-  // rank has come to the end of an iteration.
+  // `comms`: by group, the rank's communicator; 0: none. `at_barrier`: the rank has come to the end of an iteration.
   Host(Server& server, const bench::Scenario& scenario, uint32_t rank, uint32_t ranks, uint64_t seed,
-       std::vector<uint64_t> comms, const Rules& rules, ClockPolicy& policy, const Lease& lease, Recorder* recorder,
+       std::vector<uint64_t> comms, const Rules& rules, ClockPolicy& policy, const Lease& lease, Trace& trace,
        std::function<void()> at_barrier);
 
   void begin(int iteration, const bench::Section& section);  // all ranks have come
@@ -45,7 +56,7 @@ class Host {
   void finish();
 
   double exposed_ms() const;  // waits that have no marks are taken to be like those that have
-  ClockThread& clock() { return clock_; }
+  ClockDriver& clock() { return clock_; }
 
  private:
   struct Flight {  // a collective that is enqueued
@@ -92,6 +103,8 @@ class Host {
   void look_at_marks();
   std::optional<Span> span_of(const Mark& mark) const;  // once it is over
   void record_communicators(bool ended);
+  void record_call(const Call& call, uint32_t stream, bool managed);
+  uint64_t now_ns() const { return static_cast<uint64_t>(server_.now()); }
   bool has_all() const;                                         // of what it waits for
   bool tells() const { return iteration_ > 0 || !rules_.off; }  // the policy of calls
   Time some(Time usual);
@@ -104,8 +117,8 @@ class Host {
   std::vector<bench::Place> places_;
   Rules rules_;
   ClockPolicy& policy_;
-  ClockThread clock_;
-  Recorder* recorder_;
+  Trace& trace_;
+  ClockDriver clock_;
   std::function<void()> at_barrier_;
   std::mt19937_64 random_;
 

@@ -99,37 +99,26 @@ std::string text_of(const std::string& file_name) {
   return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
 }
 
-// What a run folder says of the job. The command is put together anew: where results go is no part of the job.
-sim::About about(const std::vector<std::string>& scenarios, const std::string& platform_file, uint32_t fingerprint,
-                 const std::string& policy, const std::string& table_file, const std::vector<std::string>& without,
-                 const sim::Asked& asked) {
+// What a run folder says of the job. Where results go is no part of it, nor of its command.
+sim::About about(const CLI::App& app, const std::vector<std::string>& scenarios, const std::string& table_file,
+                 uint32_t fingerprint, const sim::Asked& asked) {
   sim::About its;
   its.scenarios = scenarios;
-  its.policy = policy;
-  its.clocks = policy == "observe" && asked.clocks_mhz.empty() ? "none" : "simulated";
+  its.policy = powerccl::kPolicyNames[static_cast<size_t>(asked.policy)];
+  its.clocks = asked.policy == PolicyName::kObserve && asked.clocks_mhz.empty() ? "none" : "simulated";
   its.budget_pct = asked.policy == PolicyName::kAuto ? asked.budget_pct : 0;
   its.seconds = asked.seconds;
   its.warm_up_s = asked.warm_up_s;
   its.seed = asked.seed;
   its.command = {"powerccl-sim"};
-  its.command.insert(its.command.end(), scenarios.begin(), scenarios.end());
-  const auto add = [&its](const char* option, const std::string& value) {
-    its.command.insert(its.command.end(), {option, value});
-  };
-  add("--platform", platform_file);
-  add("--policy", its.policy);
-  if (!table_file.empty()) add("--table", table_file);
-  if (its.budget_pct > 0) add("--max-slowdown", json::value(asked.budget_pct));
-  for (const std::string& part : without) add("--without", part);
-  for (const uint32_t mhz : asked.clocks_mhz) add("--clock", json::value(mhz));
-  add("--seconds", json::value(asked.seconds));
-  add("--warm-up", json::value(asked.warm_up_s));
-  add("--seed", json::value(asked.seed));
-  if (asked.lease_interval_ms > 0) add("--lease-interval", json::value(asked.lease_interval_ms));
-  for (const sim::LeaseLoss& loss : asked.lease_losses) {
-    add("--lease-lost", json::value(loss.host) + ":" + json::value(loss.from_s) + ":" + json::value(loss.to_s));
+  for (const CLI::Option* option : app.get_options()) {
+    const std::string name = option->get_name();
+    if (name == "--json" || name == "--run-folder") continue;
+    for (const std::string& value : option->results()) {
+      if (name.starts_with("--")) its.command.push_back(name);
+      its.command.push_back(value);
+    }
   }
-  for (const uint32_t rank : asked.ranks_off) add("--ranks-off", json::value(rank));
   its.contents = json::value(its.command) + json::value(fingerprint) + text_of(table_file);
   for (const std::string& file : scenarios) its.contents += text_of(file);
   return its;
@@ -225,8 +214,7 @@ int parse_and_run(int argc, char** argv) {
   }
   std::optional<sim::RunFolder> folder;
   if (!run_folder.empty()) {
-    folder.emplace(run_folder, *platform,
-                   about(scenario_files, platform_file, platform->fingerprint, policy, table_file, without, asked));
+    folder.emplace(run_folder, *platform, about(app, scenario_files, table_file, platform->fingerprint, asked));
   }
   print(sim::simulate(*platform, scenarios, &table, asked, folder ? &*folder : nullptr), policy, json_file);
   return 0;

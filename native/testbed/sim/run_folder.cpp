@@ -18,6 +18,7 @@ namespace {
 
 namespace json = bench::json;
 
+constexpr size_t kAtOnce = 4096;  // records: 256 KiB, as a job's trace writer writes
 // As `powerccl run` samples: no multiple of it is a common length of iterations.
 constexpr Time kSampleNs = 19'000'000;
 
@@ -48,6 +49,35 @@ void write_json(const json::Object& object, const std::string& file_name) {
   if (file == nullptr || std::fclose(file) != 0 || !written) {
     throw bench::Failure(bench::kExitUsage, "cannot write " + file_name + ": " + std::strerror(errno));
   }
+}
+
+TraceFile::TraceFile(std::string path, const powerccl_trace_header& header) : path_(std::move(path)) {
+  fault_ = file_.create(path_.c_str(), header);
+  check();
+}
+
+bool TraceFile::append(const powerccl_trace_record& record) {
+  records_.push_back(record);
+  if (records_.size() == kAtOnce) write();
+  return fault_ == 0;
+}
+
+void TraceFile::write() {
+  uint64_t written = 0;
+  if (fault_ == 0) fault_ = file_.append(records_.data(), records_.size(), &written);
+  records_.clear();
+}
+
+void TraceFile::finish() {
+  write();
+  check();
+}
+
+void TraceFile::check() const {
+  if (fault_ == 0) return;
+  char reason[128];
+  throw bench::Failure(bench::kExitUsage, "cannot write " + path_ + ": " + fault_text(fault_, reason, sizeof reason),
+                       "name a new folder on a file system with some space");
 }
 
 RunFolder::RunFolder(std::string path, const physics::Platform& platform, About about)
@@ -94,7 +124,7 @@ void RunFolder::begin(Time start) {
     for (size_t i = 0; i < sizeof header.run_id; ++i) {
       header.run_id[i] = static_cast<uint8_t>(std::stoul(id.substr(2 * i, 2), nullptr, 16));
     }
-    recorders_.push_back(std::make_unique<Recorder>(path_ + "/rank-" + std::to_string(rank) + ".trace", header));
+    traces_.push_back(std::make_unique<TraceFile>(path_ + "/rank-" + std::to_string(rank) + ".trace", header));
   }
 }
 
@@ -138,6 +168,7 @@ void RunFolder::write_samples(Server& server, Time at) {
 }
 
 void RunFolder::finish(Server& server, Time end) {
+  for (const auto& trace : traces_) trace->finish();
   if (next_sample_ - kSampleNs < end) write_samples(server, end);  // an agent reads once more when its job ends
   for (const auto& file : samples_) {
     if (std::fflush(file.get()) != 0 || std::ferror(file.get()) != 0) fail(path_, "power samples cannot be written");

@@ -12,7 +12,8 @@
 #include "bench/json.h"
 #include "physics/platform.h"
 #include "physics/readings.h"
-#include "sim/recorder.h"
+#include "record/record_file.h"
+#include "record/trace.h"
 #include "sim/server.h"
 
 namespace powerccl::sim {
@@ -30,6 +31,25 @@ struct About {
 // One line. Throws bench::Failure.
 void write_json(const bench::json::Object& object, const std::string& file_name);
 
+// The trace of one rank. What goes wrong is told at the end.
+class TraceFile final : public Trace {
+ public:
+  // Creates the file, which must not exist yet. Throws bench::Failure.
+  TraceFile(std::string path, const powerccl_trace_header& header);
+  bool append(const powerccl_trace_record& record) override;
+  // Writes what is left. Throws bench::Failure.
+  void finish();
+
+ private:
+  void write();
+  void check() const;
+
+  std::string path_;
+  RecordFile file_;
+  int fault_ = 0;
+  std::vector<powerccl_trace_record> records_;  // not yet in the file
+};
+
 class RunFolder {
  public:
   // Makes the folder, which must be empty if it is there. Throws bench::Failure.
@@ -37,10 +57,10 @@ class RunFolder {
 
   // The job begins.
   void begin(Time start);
-  Recorder& recorder(uint32_t rank) { return *recorders_[rank]; }
+  Trace& trace(uint32_t rank) { return *traces_[rank]; }
   // All power samples that are due by then. Nothing changes on the server until then.
   void sample(Server& server, Time until);
-  // The job is over, and its recorders have written all.
+  // The job is over, and all is recorded.
   void finish(Server& server, Time end);
 
  private:
@@ -52,7 +72,7 @@ class RunFolder {
   const physics::Platform& platform_;
   About about_;
   std::unique_ptr<physics::BoardPage> board_;
-  std::vector<std::unique_ptr<Recorder>> recorders_;
+  std::vector<std::unique_ptr<TraceFile>> traces_;
   struct Close {
     void operator()(FILE* file) const { std::fclose(file); }
   };

@@ -20,6 +20,8 @@ namespace {
 
 constexpr Time kBarrierNs = 30'000;  // from the last rank's arrival until the first one goes on
 
+class NoTrace final : public Trace {};
+
 void refuse_what_is_not_simulated(const bench::Scenario& scenario) {
   for (const bench::Section& section : scenario.sections) {
     for (const bench::Operation& operation : section.operations) {
@@ -94,7 +96,7 @@ class Simulation {
                         asked.parts.marks, std::ranges::find(asked.ranks_off, rank) != asked.ranks_off.end()};
       hosts_.push_back(std::make_unique<Host>(
           server_, scenario_of(rank), rank, ranks_, asked.seed, comms[rank], rules, *policy, lease_of(rank),
-          folder_ != nullptr ? &folder_->recorder(rank) : nullptr, [this, rank] { arrive(rank); }));
+          folder_ != nullptr ? folder_->trace(rank) : no_trace_, [this, rank] { arrive(rank); }));
       const auto& clocks = asked.clocks_mhz;
       const uint32_t mhz = clocks.empty() ? 0 : clocks[clocks.size() == 1 ? 0 : rank];
       if (mhz == 0) continue;
@@ -216,6 +218,7 @@ class Simulation {
   Server server_;
   std::vector<Zeroed<NodeState>> nodes_;  // by host
   RunFolder* folder_;
+  NoTrace no_trace_;
   std::vector<std::unique_ptr<PerCallPolicy>> per_call_;  // of per-call, and of a clock that is held; else of nothing
   std::vector<Zeroed<LearningPolicy>> learning_;
   std::vector<std::unique_ptr<Host>> hosts_;

@@ -11,6 +11,7 @@
 #include "../record/trace_reader.h"
 #include "base/log.h"
 #include "clock/per_call_clock.h"
+#include "record/trace_writer.h"
 
 namespace powerccl::test {
 namespace {
@@ -18,7 +19,7 @@ namespace {
 constexpr uint64_t kSecond = 1000000000u;
 
 // A GPU whose driver takes its time, and fails when told to.
-struct Gpu {
+struct Gpu final : ClockClient {
   std::mutex mutex;
   std::vector<uint32_t> done;  // clocks set; 0 for resets
   uint32_t now = 0;
@@ -26,21 +27,17 @@ struct Gpu {
   std::atomic<bool> hangs{false};
   std::atomic<size_t> asked{0};
 
-  ClockClient client() {
-    ClockClient made;
-    made.self = this;
-    made.dry = false;
-    made.set = [](void* self, uint32_t, uint32_t mhz) { return static_cast<Gpu*>(self)->carry_out(mhz); };
-    made.reset = [](void* self) { return static_cast<Gpu*>(self)->carry_out(0); };
-    made.read = [](void* self, uint32_t* mhz) {
-      *mhz = static_cast<Gpu*>(self)->clock();
-      return 0;
-    };
-    made.explain = [](void*, int, const char** hint) -> const char* {
-      *hint = "try again as root";
-      return "no permission";
-    };
-    return made;
+  bool dry() const override { return false; }
+  int set(uint32_t mhz) override { return carry_out(mhz); }
+  int reset() override { return carry_out(0); }
+  bool can_read() const override { return true; }
+  int read(uint32_t* mhz) override {
+    *mhz = clock();
+    return 0;
+  }
+  const char* explain(int, const char** hint) override {
+    *hint = "try again as root";
+    return "no permission";
   }
   int carry_out(uint32_t mhz) {
     ++asked;
@@ -67,7 +64,7 @@ class Actuator : public testing::Test {
     powerccl_trace_header header = {};
     ASSERT_EQ(trace.open((folder / "a.trace").c_str(), header, 16u << 20), 0);
   }
-  void start() { ASSERT_TRUE(actuator->start(gpu.client(), per_call->policy(), &trace, false)); }
+  void start() { ASSERT_TRUE(actuator->start(&gpu, per_call->policy(), &trace, false)); }
   bool reaches(uint32_t mhz) {
     for (int i = 0; i < 10000 && gpu.clock() != mhz; ++i) usleep(1000);
     return gpu.clock() == mhz;
@@ -245,7 +242,7 @@ class OneClock final : public ClockPolicy {
 // Nobody releases what such a policy has set: whoever settles asks for the reset, and says when.
 TEST_F(Actuator, WhatAPolicySetIsResetAtTheEnd) {
   OneClock policy;
-  ASSERT_TRUE(actuator->start(gpu.client(), &policy, &trace, false));
+  ASSERT_TRUE(actuator->start(&gpu, &policy, &trace, false));
   ASSERT_TRUE(reaches(480));
   EXPECT_TRUE(actuator->stop(5 * kSecond));
   EXPECT_EQ(gpu.clock(), 0u);

@@ -4,6 +4,7 @@
 
 #include "clock/per_call_clock.h"
 #include "lease_fixture.h"
+#include "record/trace_writer.h"
 
 namespace powerccl::test {
 namespace {
@@ -21,7 +22,7 @@ class LeasedActuator : public LeaseTest {
   }
   void start() {
     ASSERT_EQ(open(), 0);
-    ASSERT_TRUE(actuator->start(client, per_call->policy(), &trace, false));
+    ASSERT_TRUE(actuator->start(&lease, per_call->policy(), &trace, false));
   }
   bool reaches(uint32_t mhz) {
     return eventually([&] { return daemon.now_mhz == mhz; });
@@ -95,7 +96,7 @@ TEST_F(LeasedActuator, APolicyIsToldWhatIsNotInForce) {
   } policy;
   daemon.start();
   ASSERT_EQ(open(), 0);
-  ASSERT_TRUE(actuator->start(client, &policy, &trace, false));
+  ASSERT_TRUE(actuator->start(&lease, &policy, &trace, false));
   ASSERT_TRUE(reaches(480));
   usleep(50000);
   const uint32_t at_first = policy.times_withheld;  // before there is a connection

@@ -12,18 +12,18 @@ namespace {
 TEST_F(LeaseTest, AsksSetsReadsAndReleases) {
   daemon.start();
   ASSERT_EQ(open(), 0);
-  EXPECT_FALSE(client.dry);
+  EXPECT_FALSE(client.dry());
   EXPECT_EQ(grant(), 1u);
   EXPECT_EQ(daemon.run, "run-7");
   EXPECT_EQ(daemon.device, "GPU-1");
   EXPECT_EQ(set(480), 0);
   EXPECT_EQ(daemon.now_mhz, 480u);
   uint32_t mhz = 0;
-  EXPECT_EQ(client.read(client.self, &mhz), 0);
+  EXPECT_EQ(client.read(&mhz), 0);
   EXPECT_EQ(mhz, 480u);
-  EXPECT_EQ(client.reset(client.self), 0);
+  EXPECT_EQ(client.reset(), 0);
   EXPECT_EQ(daemon.sets(), (std::vector<uint32_t>{480, 0}));
-  client.close(client.self);
+  client.close();
   EXPECT_TRUE(eventually([&] { return daemon.releases == 1 && daemon.ends == 1; }));
   EXPECT_EQ(grant(), 0u);
   EXPECT_EQ(said(), "");
@@ -41,7 +41,7 @@ TEST_F(LeaseTest, ADaemonThatRunsDrySaysSo) {
   daemon.welcome_flags = POWERCCL_LEASE_DRY;
   daemon.start();
   ASSERT_EQ(open(), 0);
-  EXPECT_TRUE(client.dry);
+  EXPECT_TRUE(client.dry());
 }
 
 TEST_F(LeaseTest, ShowsTheDeviceFileThatTheDaemonNames) {
@@ -90,7 +90,7 @@ TEST_P(NotNow, IsAskedAgain) {
   EXPECT_EQ(first.find("powerccl: cannot set the clock of GPU-1 at present: "), 0u) << first;
   EXPECT_NE(first.find("\nhint: "), std::string::npos);
   EXPECT_EQ(set(480), kClockNotNow);
-  EXPECT_EQ(client.reset(client.self), 0);
+  EXPECT_EQ(client.reset(), 0);
   EXPECT_TRUE(ticks_until([&] { return daemon.acquires >= 3; }));
   EXPECT_EQ(said(), "");
   daemon.acquire_status = 0;
@@ -125,7 +125,7 @@ TEST_F(LeaseTest, ADaemonThatIsNotThereIsTriedLessAndLessOften) {
             std::string::npos);
   uint64_t expected_ns = LeaseClient::kFirstBackOffNs;
   for (int attempt = 0; attempt < 3; ++attempt) {
-    const uint64_t again_ns = client.tick(client.self);
+    const uint64_t again_ns = client.tick();
     EXPECT_LE(again_ns, expected_ns);
     EXPECT_GE(again_ns, expected_ns - 50000000u);
     usleep(static_cast<useconds_t>(again_ns / 1000 + 1000));
@@ -165,10 +165,10 @@ TEST_P(Nonsense, LaterIsARefusalForGood) {
   daemon.lease_manners = Manners::kGood;
   EXPECT_FALSE(ticks_until([&] { return grant() != 0; }, kSecond / 2));
   EXPECT_EQ(set(480), expected());
-  EXPECT_EQ(client.reset(client.self), 0);
+  EXPECT_EQ(client.reset(), 0);
   EXPECT_EQ(daemon.hellos, 1);
   const char* advice = nullptr;
-  EXPECT_STRNE(client.explain(client.self, expected(), &advice), "");
+  EXPECT_STRNE(client.explain(expected(), &advice), "");
   EXPECT_STRNE(advice, "");
 }
 INSTANTIATE_TEST_SUITE_P(Manners, Nonsense,
@@ -234,7 +234,7 @@ TEST_F(LeaseTest, TheDriversFailureIsPassedOn) {
   EXPECT_EQ(set(480), 15);
   EXPECT_EQ(grant(), 1u);
   const char* advice = nullptr;
-  EXPECT_STREQ(client.explain(client.self, 15, &advice), "powerccld's driver: GPU is?lost");
+  EXPECT_STREQ(client.explain(15, &advice), "powerccld's driver: GPU is?lost");
 }
 
 TEST_F(LeaseTest, ALeaseThatEndsIsAskedForAgain) {
@@ -305,7 +305,7 @@ TEST_F(LeaseTest, PathsThatNoSocketCanHaveAreRefusedOrNotThere) {
   const std::string path(200, 'x');
   terms.socket_path = path.c_str();
   const char* advice = nullptr;
-  EXPECT_EQ(lease.open(terms, &client, why, sizeof(why), &advice), LeaseClient::kNotReachable);
+  EXPECT_EQ(lease.open(terms, why, sizeof(why), &advice), LeaseClient::kNotReachable);
   EXPECT_NE(std::string(why).find("longer than 107"), std::string::npos);
 }
 

@@ -41,16 +41,16 @@ class LeaseTest : public testing::Test {
     terms.run = run;
     terms.debug = true;
     const char* advice = "";
-    const int code = lease.open(terms, &client, why, sizeof(why), &advice);
+    const int code = lease.open(terms, why, sizeof(why), &advice);
     hint = advice;
     return code;
   }
-  int set(uint32_t mhz) { return client.set(client.self, mhz, mhz); }
-  uint64_t grant() { return client.grant(client.self); }
+  int set(uint32_t mhz) { return client.set(mhz); }
+  uint64_t grant() { return client.grant(); }
   // As the clock thread would, until `condition`.
   bool ticks_until(const std::function<bool()>& condition, uint64_t timeout_ns = 10 * kSecond) {
     for (const uint64_t end = monotonic_ns() + timeout_ns; monotonic_ns() < end;) {
-      const uint64_t again_ns = client.tick(client.self);
+      const uint64_t again_ns = client.tick();
       if (condition()) return true;
       usleep(static_cast<useconds_t>(std::min<uint64_t>(again_ns, 10000000u) / 1000));
     }
@@ -68,7 +68,7 @@ class LeaseTest : public testing::Test {
   LeaseTerms terms{.device = "GPU-1"};
   FakePowerccld daemon{folder / "socket"};
   LeaseClient lease;
-  ClockClient client;
+  ClockClient& client = lease;
   char why[256] = "";
   std::string hint;
 

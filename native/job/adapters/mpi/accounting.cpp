@@ -2,6 +2,7 @@
 // What a call was: its communicator, its bytes, its peer. Never asks the library about an argument that the standard
 // lets a rank leave undefined.
 #include "adapters/mpi/adapter.h"
+#include "record/records.h"
 
 namespace powerccl::mpi {
 namespace {
@@ -44,9 +45,7 @@ void record_long(ThreadState* thread, Function function, const CommunicatorKnown
   uint64_t left = g_adapter.long_calls_left.load(std::memory_order_relaxed);
   if (left == 0) return;
   g_adapter.long_calls_left.store(left - 1, std::memory_order_relaxed);
-  powerccl_trace_record record = {};
-  record.kind = POWERCCL_REC_MPI_CALL;
-  record.comm = communicator.index;
+  powerccl_trace_record record = new_record(POWERCCL_REC_MPI_CALL, communicator.index);
   auto& call = record.mpi_call;
   call.start_ns = g_adapter.clock.time_ns(thread->start);
   call.stop_ns = g_adapter.clock.time_ns(stop);

@@ -8,6 +8,7 @@
 
 #include "base/log.h"
 #include "libc/fork.h"
+#include "record/records.h"
 #include "record/trace_name.h"
 
 namespace powerccl::mpi {
@@ -47,8 +48,7 @@ void thread_ends(void* data) {
 void record_process() {
   rusage usage;
   if (getrusage(RUSAGE_SELF, &usage) != 0) return;
-  powerccl_trace_record record = {};
-  record.kind = POWERCCL_REC_PROCESS;
+  powerccl_trace_record record = new_record(POWERCCL_REC_PROCESS);
   auto& process = record.process;
   process.time_ns = monotonic_ns();
   process.user_ns = ns_of(usage.ru_utime);

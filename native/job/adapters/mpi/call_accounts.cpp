@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "adapters/mpi/call_accounts.h"
 
+#include "record/records.h"
+
 namespace powerccl {
 
 void CallAccounts::flush(TraceWriter& trace, const TickClock& clock, uint16_t thread, uint64_t time_ns) {
   for (Entry& entry : entries_) {
     if (entry.key == 0 || entry.calls == entry.written_calls) continue;
     entry.written_calls = entry.calls;
-    powerccl_trace_record record = {};
-    record.kind = POWERCCL_REC_MPI_TOTAL;
-    record.comm = static_cast<uint32_t>(entry.key >> 24);
+    powerccl_trace_record record = new_record(POWERCCL_REC_MPI_TOTAL, static_cast<uint32_t>(entry.key >> 24));
     auto& total = record.mpi_total;
     total.time_ns = time_ns;
     total.calls = entry.calls;

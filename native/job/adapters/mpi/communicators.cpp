@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "base/basics.h"
+#include "record/records.h"
 
 namespace powerccl::mpi {
 namespace {
@@ -73,17 +74,9 @@ uint32_t Communicators::index_of(Word handle, const Library& library, const Comm
   }
   if (indices_ == kMost) return kUnknown;
   members_[indices_] = {id, known.size};
-  powerccl_trace_record record = {};
-  record.kind = POWERCCL_REC_COMM;
-  record.comm = indices_;
-  record.comm_up.time_ns = monotonic_ns();
-  record.comm_up.comm_id = id;
-  record.comm_up.nranks = known.size;
-  record.comm_up.rank = known.rank;
-  record.comm_up.device = -1;
   const char* name = handle == library.comm_world ? "world" : handle == library.comm_self ? "self" : "";
-  memcpy(record.comm_up.name, name, strlen(name));
-  trace->append(record);
+  const CommunicatorMade made{id, known.size, known.rank, 0, -1, name};
+  trace->append(communicator_record(indices_, made, monotonic_ns(), false));
   return indices_++;
 }
 

@@ -7,15 +7,25 @@
 
 namespace powerccl::nccl {
 
-void open_nvml_reader(void*, const GpuIdentity& gpu, ClockClient* client) {
-  static device::ClockDevice devices[Runtime::kGpus];
+namespace {
+
+class NvmlReader final : public ClockClient {
+ public:
+  bool open(const GpuIdentity& gpu) { return device::clock_open(&device_, gpu.id(), nullptr) == 0; }
+  bool can_read() const override { return true; }
+  int read(uint32_t* mhz) override { return device::clock_read_sm_mhz(&device_, mhz, nullptr); }
+
+ private:
+  device::ClockDevice device_;
+};
+
+}  // namespace
+
+ClockClient* open_nvml_reader(void*, const GpuIdentity& gpu) {
+  static NvmlReader readers[Runtime::kGpus];
   static std::atomic<uint32_t> count{0};
   const uint32_t index = count.fetch_add(1, std::memory_order_relaxed);
-  if (index >= Runtime::kGpus || device::clock_open(&devices[index], gpu.id(), nullptr) != 0) return;
-  client->self = &devices[index];
-  client->read = [](void* self, uint32_t* mhz) {
-    return device::clock_read_sm_mhz(static_cast<device::ClockDevice*>(self), mhz, nullptr);
-  };
+  return index < Runtime::kGpus && readers[index].open(gpu) ? &readers[index] : nullptr;
 }
 
 }  // namespace powerccl::nccl

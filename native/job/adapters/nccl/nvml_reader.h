@@ -7,7 +7,7 @@
 namespace powerccl::nccl {
 
 // Adapter::open_reader.
-void open_nvml_reader(void* context, const GpuIdentity& gpu, ClockClient* client);
+ClockClient* open_nvml_reader(void* context, const GpuIdentity& gpu);
 
 }  // namespace powerccl::nccl
 #endif

@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: Apache-2.0
+// The clock of one rank's GPU in virtual time. It carries out what the code of a job's clock thread asks for
+// (clock/clock_follower.h), and runs that code whenever the thread would wake, as late as a thread does.
+#ifndef POWERCCL_SIM_CLOCK_DRIVER_H
+#define POWERCCL_SIM_CLOCK_DRIVER_H
+#include <algorithm>
+#include <cstdint>
+#include <vector>
+
+#include "clock/clock_follower.h"
+#include "sim/server.h"
+
+namespace powerccl::sim {
+
+// The lease that a daemon grants on a clock. Without one the clock is at its default, and wishes wait for the next one.
+struct Lease {
+  struct Absence {
+    Time begin, end;
+  };
+  Time interval_ns = 0;  // the least time from one clock to a lower one
+  std::vector<Absence> absences;
+};
+
+class ClockDriver final : public ClockClient {
+ public:
+  ClockDriver(Server& server, uint32_t gpu, ClockPolicy& policy, const Lease& lease, Trace& trace);
+
+  void look();    // something happened that the policy was told of
+  void settle();  // the job is over
+
+  uint64_t switches() const { return follower_.switches(); }
+
+ private:
+  // ClockClient. A driver's call keeps the thread: its time is ahead of the server's until the call is over.
+  uint64_t now_ns() const override { return static_cast<uint64_t>(std::max(server_.now(), busy_until_)); }
+  int set(uint32_t mhz) override;
+  int reset() override;
+  bool can_read() const override { return true; }
+  int read(uint32_t* mhz) override;
+  uint64_t grant() const override { return granted_ ? grants_ : 0; }
+  uint64_t delay_ns(uint32_t mhz) const override { return limit_.delay_ns(mhz, now_ns(), interval_ns_); }
+  bool dry() const override { return false; }
+
+  void lock(uint32_t mhz);
+  void wake_at(Time at);
+  void run();
+
+  Server& server_;
+  uint32_t gpu_;
+  ClockPolicy& policy_;
+  ClockFollower follower_;
+  uint64_t interval_ns_;
+  LoweringLimit limit_;
+  physics::TimerId timer_ = 0;
+  Time wakes_at_ = 0, busy_until_ = 0;
+  uint64_t grants_ = 1;
+  bool granted_ = true;
+};
+
+}  // namespace powerccl::sim
+#endif
