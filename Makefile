@@ -159,7 +159,7 @@ lint-quick: setup build/test/.configured
 	$(BIN)/python tools/check-figures.py
 	$(BIN)/python tools/generate-reference.py --check
 	$(BIN)/python tools/check-prose.py --out build/figures/words.json
-	$(BIN)/zizmor --quiet --no-progress --offline .github/workflows
+	$(BIN)/zizmor --quiet --no-progress --offline .github
 	$(SITE)
 
 # make analyze    clang's static analyzer over the native sources, in minutes
