@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The clock of every `*_ns` that one process writes and another reads: CLOCK_MONOTONIC of the host, which is that of
-// its initial time namespace. In another time namespace the kernel adds an offset to CLOCK_MONOTONIC, so that a job in
-// one (`unshare --time`, some containers) would lie hours beside the samples of its own energy.
+// The clock of every `*_ns` that one process writes and another reads: CLOCK_MONOTONIC of the host's initial time
+// namespace. In another time namespace (`unshare --time`, some containers) the kernel adds an offset. Without this
+// correction, such a job's times would be hours away from its energy samples.
 #ifndef POWERCCL_ABI_HOST_CLOCK_H
 #define POWERCCL_ABI_HOST_CLOCK_H
 #include <fcntl.h>

@@ -2,8 +2,8 @@
 // NCCL's profiler plugin ABI, versions 4 to 7: which bytes mean what. The adapter and the emulated NCCL share it.
 //
 // The declarations are ours, because NCCL's packages ship no header of it (docs/decisions/0027-nccl-plugin-headers.md).
-// Source of the facts: NCCL 2.27 to 2.30, src/include/plugin/profiler/profiler_v4.h to v6.h; v7: NCCL 2.31.
-// From v5 on, a version only adds members at the ends of the descriptor's parts, and v4's one-byte type is the first
+// Source of the facts: NCCL 2.27 to 2.30 (<src/include/plugin/profiler/profiler_v4.h> to <profiler_v6.h>); v7: NCCL
+// 2.31. From v5 on, a version only adds members at the ends of the descriptor's parts. v4's one-byte type is the first
 // byte of v5's eight. So one declaration serves all versions. A comment says which version a member came with.
 #ifndef POWERCCL_ABI_NCCL_PROFILER_H
 #define POWERCCL_ABI_NCCL_PROFILER_H
@@ -19,7 +19,7 @@ constexpr uint64_t kEventP2p = 1u << 2;            // a send or receive in it
 constexpr uint64_t kEventProxyOp = 1u << 3;        // what NCCL's network thread does for it
 constexpr uint64_t kEventProxyStep = 1u << 4;      // a transfer of that
 constexpr uint64_t kEventKernelCh = 1u << 6;       // one channel of a kernel, timed on the GPU
-constexpr uint64_t kEventNetPlugin = 1u << 7;      // what the network's plugin tells of a transfer
+constexpr uint64_t kEventNetPlugin = 1u << 7;      // what the network's plugin reports of a transfer
 constexpr uint64_t kEventGroupApi = 1u << 8;       // v5: an outermost group of API calls
 constexpr uint64_t kEventCollApi = 1u << 9;        // v5
 constexpr uint64_t kEventP2pApi = 1u << 10;        // v5
@@ -43,7 +43,7 @@ constexpr int last_state_of_version(int version) {
   return version <= 4 ? kStateKernelChStop : version == 5 ? kStateGroupEndApiStart : 0x7fffffff;
 }
 
-// NCCL tells of an event also where only what happens inside it was asked for.
+// NCCL reports an event also where only what happens inside it was asked for.
 constexpr uint64_t events_inside(uint64_t type) {
   constexpr uint64_t kStep = kEventNetPlugin, kOp = kEventProxyStep | kStep;
   constexpr uint64_t kTask = kEventKernelCh | kEventProxyOp | kOp, kCopies = kEventCeSync | kEventCeBatch;

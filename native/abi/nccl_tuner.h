@@ -2,8 +2,8 @@
 // NCCL's tuner plugin ABI, versions 3 to 6: which bytes mean what. The adapter and the emulated NCCL share it.
 //
 // The declarations are ours, because NCCL's packages ship no header of it (docs/decisions/0027-nccl-plugin-headers.md).
-// Source of the facts: NCCL 2.24 to 2.30, src/include/plugin/tuner/tuner_v3.h to v6.h, and what src/enqueue.cc does
-// with the answer.
+// Source of the facts: NCCL 2.24 to 2.30 (<src/include/plugin/tuner/tuner_v3.h> to <tuner_v6.h>), and what
+// <src/enqueue.cc> does with the answer.
 #ifndef POWERCCL_ABI_NCCL_TUNER_H
 #define POWERCCL_ABI_NCCL_TUNER_H
 #include <stddef.h>
@@ -58,8 +58,9 @@ struct TunerConstants {
 
 using TunerLogger = void (*)(int level, unsigned long flags, const char* file, int line, const char* format, ...);
 
-// The cost table is declared float** and is none: the address of numbers that lie row after row, `protocols` to a row.
-// channels is 0 when asked; what is left 0 is NCCL's. An error is passed on to the job, whatever the header says.
+// The cost table is declared float**, but it is the address of a plain array: row after row, `protocols` to a row.
+// `channels` is 0 in the question. NCCL chooses what the answer leaves at 0. An error is passed on to the job, whatever
+// the header says.
 using GetCollectiveInfo = int (*)(void* context, int collective, size_t bytes, int pipe_ops, float** costs,
                                   int algorithms, int protocols, int registered, int* channels);
 

@@ -101,11 +101,11 @@ struct powerccl_trace_header {
   char clock_client[16];  // "none", "dry", "lease", "simulated"
   char library[32];       // "nccl 2.28.9 profiler v5"
   uint8_t run_id[16];     // POWERCCL_RUN_ID: the run this belongs to; all zero if the environment named none
-  uint8_t boot_id[16];    // of the host's boot, /proc/sys/kernel/random/boot_id: hosts of one name are told apart
+  uint8_t boot_id[16];    // of the host's boot, /proc/sys/kernel/random/boot_id: distinguishes hosts of one name
   uint32_t starts;        // 1 + TORCHELASTIC_RESTART_COUNT: which start of this rank it is; 0: not known
   uint32_t reserved[2];
-  // What PowerCCL's own code has taken of the process's threads: in the job's calls of NCCL, around waits of its
-  // streams (marks), and as it launched kernels (estimated from some). All 0: not known.
+  // CPU time that PowerCCL's own code took of the process's threads. The three places: in the job's calls of NCCL,
+  // around waits of its streams (marks), and around kernel launches (estimated from a sample). All 0: not known.
   uint64_t own_ns[3];
 };
 
@@ -138,8 +138,8 @@ struct powerccl_trace_record {
       uint64_t bytes;
       uint8_t pattern, algorithm, protocol, channels;
       uint8_t warps;
-      // Of a send-receive: 12 bits for the rank in the communicator to which it sends, plus 1, then 12 for the one from
-      // which it receives; 0: none, several, or more than 12 bits have room for. Zero in traces of before.
+      // Of a send-receive: 12 bits for the rank in the communicator to which it sends, plus 1. Then 12 bits for the
+      // rank from which it receives. 0: none, several, or a rank that needs more bits. Zero in traces of before.
       uint8_t peers[3];
     } kernel;
     struct {
@@ -158,10 +158,10 @@ struct powerccl_trace_record {
     } callback;
     struct {
       uint64_t call_id;              // that was waited for
-      uint64_t stall_ns, resume_ns;  // the stream had nothing left to do but wait; it could go on. Host times, told by
-                                     // CUDA events; equal where the communication was over first (nothing exposed)
+      uint64_t stall_ns, resume_ns;  // the stream had nothing left to do but wait; it could go on. Host times, reported
+                                     // by CUDA events; equal where the communication was over first (nothing exposed)
       uint64_t stream;               // that waited
-      uint32_t burst;                // counts up from 1: between two bursts is a pause; 0: not told
+      uint32_t burst;                // counts up from 1: between two bursts is a pause; 0: not known
       uint32_t reserved;
     } wait;
     struct {  // so far; the latest counts

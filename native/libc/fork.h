@@ -12,7 +12,7 @@ int pthread_atfork(void (*)(), void (*)(), void (*)()) noexcept __attribute__((w
 
 namespace powerccl {
 
-// `function` runs in each forked child. Whoever calls this is never unloaded.
+// `function` runs in each forked child. A library that calls this is never unloaded.
 inline void call_in_forked_child(void (*function)()) {
   if (__register_atfork != nullptr) {
     __register_atfork(nullptr, nullptr, function, nullptr);

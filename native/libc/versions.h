@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What runs inside jobs asks for functions of glibc 2.17, of 2012, whichever glibc it is built with. The loader ends a
 // program whose preloaded library asks for a version that the program's own glibc does not have: containers have old
-// ones. The compiler includes this before each source (cmake/CompilerSettings.cmake).
+// ones. The compiler includes this before each source (cmake/Options.cmake).
 //
 // A function is here if glibc gave it a new version after 2.17: 2.34 moved libdl and libpthread into libc. Before that
 // they are libraries of their own, so ours need those two by name. tests/native/adapters/check_exports.py checks all

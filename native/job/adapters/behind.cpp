@@ -15,8 +15,8 @@ namespace {
 struct Search {
   const char* name;
   uint32_t hash;
-  bool behind;     // this library has been passed
-  void* found[2];  // the first definition before this library, and behind it
+  bool behind;           // this library has been passed
+  void* definitions[2];  // the first definition before this library, and behind it
   bool is_indirect[2];
 };
 
@@ -31,8 +31,8 @@ int look_into(dl_phdr_info* info, size_t, void* data) {
     }
     const ElfImage image(info->dlpi_addr, dynamic);
     const ElfW(Sym)* symbol = image.find(search->name, search->hash);
-    if (symbol == nullptr || search->found[search->behind] != nullptr) return 0;
-    search->found[search->behind] = image.address_of(*symbol);
+    if (symbol == nullptr || search->definitions[search->behind] != nullptr) return 0;
+    search->definitions[search->behind] = image.address_of(*symbol);
     search->is_indirect[search->behind] = ELF64_ST_TYPE(symbol->st_info) == STT_GNU_IFUNC;
     return search->behind ? 1 : 0;
   }
@@ -42,9 +42,9 @@ int look_into(dl_phdr_info* info, size_t, void* data) {
 void* search_for(const char* name, bool from_first) {
   Search search{name, gnu_hash_of(name), false, {}, {}};
   dl_iterate_phdr(look_into, &search);
-  const bool which = from_first ? search.found[0] == nullptr : search.found[1] != nullptr;
-  void* found = search.found[which];
-  return search.is_indirect[which] ? reinterpret_cast<void* (*)()>(found)() : found;
+  const bool which = from_first ? search.definitions[0] == nullptr : search.definitions[1] != nullptr;
+  void* definition = search.definitions[which];
+  return search.is_indirect[which] ? reinterpret_cast<void* (*)()>(definition)() : definition;
 }
 
 }  // namespace

@@ -132,11 +132,11 @@ struct ElfImage {
     uint32_t index = buckets()[hash % gnu_hash[0]];
     if (index == 0) return nullptr;
     for (;; ++index) {
-      const uint32_t found = chain(index);
-      if ((found | 1u) == (hash | 1u) && same_text(name_of(symbols[index]), name) && is_definition(index)) {
+      const uint32_t chained_hash = chain(index);
+      if ((chained_hash | 1u) == (hash | 1u) && same_text(name_of(symbols[index]), name) && is_definition(index)) {
         return &symbols[index];
       }
-      if ((found & 1u) != 0) return nullptr;
+      if ((chained_hash & 1u) != 0) return nullptr;
     }
   }
   const ElfW(Sym) * find_sysv(const char* name) const {

@@ -102,8 +102,8 @@ POWERCCL_EXPORT int prctl(int option, ...) {
   return g_next_prctl(option, a, b, c, d);
 }
 
-// Every other call is passed on by a jump, with registers and stack as they are: after vfork() the child would return
-// into a frame that its parent still needs.
+// Every other call is passed on by a jump, with registers and stack unchanged. Otherwise, after vfork() the child would
+// return into a frame that its parent still needs.
 #if defined(__x86_64__)
 static_assert(SYS_seccomp == 317 && SYS_prctl == 157);
 asm(R"(

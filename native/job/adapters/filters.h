@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Sees a seccomp filter before it holds, by standing before prctl() and syscall(). Compiled into each library of ours
+// Sees a seccomp filter before it is in force, by interposing prctl() and syscall(). Compiled into each library of ours
 // that is preloaded. A program that makes the system call itself, without libc, is not seen.
 #ifndef POWERCCL_ADAPTERS_FILTERS_H
 #define POWERCCL_ADAPTERS_FILTERS_H

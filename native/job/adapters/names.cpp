@@ -133,8 +133,8 @@ const Name* hidden_name(const char* text) {
   return nullptr;
 }
 
-// References that the loader has bound to names that are hidden now become what they are without us: null where they
-// are weak, and else the end of a process that the loader would not have started.
+// Unbinds references that the loader bound to names hidden now. A weak one becomes null, as without this library. Any
+// other one ends the process, because without this library the loader would not have started it.
 void unbind(const link_map* object, const char* program) {
   const ElfImage image(object->l_addr, object->l_ld);
   if (!image.is_readable()) return;
@@ -273,7 +273,7 @@ bool hook_lookups() {
   return true;
 }
 
-// Whether the symbol table lies in memory that is only read: where code shares it, it cannot be made writable.
+// Whether the symbol table has read-only memory without code: memory with code cannot be made writable.
 bool symbols_are_data() {
   const auto* headers = reinterpret_cast<const ElfW(Phdr)*>(own_base() + __ehdr_start.e_phoff);
   const uintptr_t at = begin_of_symbols() - own_base();
@@ -307,8 +307,8 @@ void* definition_in_list(const char* name) {
 // What objects that are loaded with the program bind to. It does nothing, as if it were not there.
 POWERCCL_EXPORT void __gmon_start__() {}
 
-// Hides what no other object defines. The first of our libraries whose turn it is calls it for all of them: glibc lets
-// one object of a process initialise before all others. `program`: what it was started as; null: not told.
+// Hides what no other object defines. The first of our libraries to initialise calls it for all of them, because glibc
+// lets one object of a process initialise before all others. `program`: what it was started as; null: not known.
 POWERCCL_EXPORT void powerccl_hide_names(const char* program) {
   using namespace powerccl::names;
   if (g_began) return;

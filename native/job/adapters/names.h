@@ -19,7 +19,8 @@ void* definition_behind(const char* name);
 // those of sanitizers. Only for functions of libc, and null where this library was dlopened.
 void* definition_in_list(const char* name);
 
-// The same as definition_behind, whether behind this library or not: an object's copy in the program is everybody's.
+// The same as definition_behind, whether behind this library or not: all libraries share an object's copy in the
+// program.
 void* first_definition(const char* name);
 
 // Ends the process as the loader does where a reference has no definition: its message, exit code 127. `caller` is an

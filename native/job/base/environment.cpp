@@ -177,7 +177,7 @@ void read_environment(Environment* environment) {
   *environment = Environment();
   environment->disabled = integer(Variable::POWERCCL_DISABLE, 0, 1) != 0;
   path(Variable::POWERCCL_RUN_FOLDER, environment->run_folder);
-  // A process that is left alone is left alone entirely: not even a wrong value is worth a line.
+  // A disabled library is silent: not even a wrong value is worth a line.
   if (environment->disabled || environment->run_folder[0] == '\0') return;
   path(Variable::POWERCCL_POLICY_TABLE, environment->policy_table);
   environment->policy = static_cast<PolicyName>(

@@ -77,7 +77,7 @@ const char* text_of(MpiMode mode);
 // default, so that a typing error never changes the job.
 void read_environment(Environment* environment);
 
-// What the running kernel, and with it the host, is told by from all others; left as it is where that is not known.
+// Identifies the running kernel, and so the host. Unchanged if it is not known.
 void read_boot_id(uint8_t id[16]);
 // Says in a trace's header which run and which start of its rank it belongs to.
 void identify(const Environment& environment, powerccl_trace_header* header);

@@ -77,11 +77,11 @@ ReadClock find_in_vdso() {
 #endif
 
 int find_first(clockid_t clock, timespec* now) {
-  ReadClock found = find_in_vdso();
-  if (found == nullptr || found(CLOCK_MONOTONIC, now) != 0) found = by_system_call;
+  ReadClock reader = find_in_vdso();
+  if (reader == nullptr || reader(CLOCK_MONOTONIC, now) != 0) reader = by_system_call;
   g_time_shift_ns.store(static_cast<uint64_t>(read_time_shift_ns("monotonic")), std::memory_order_relaxed);
-  g_read_clock.store(found, std::memory_order_release);
-  return found(clock, now);
+  g_read_clock.store(reader, std::memory_order_release);
+  return reader(clock, now);
 }
 
 }  // namespace

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The kernel's own clocks. A library that stands before clock_gettime and nanosleep (libfaketime) changes neither what
+// The kernel's own clocks. A library that interposes clock_gettime and nanosleep (libfaketime) changes neither what
 // a record says nor how long our threads sleep.
 #ifndef POWERCCL_BASE_KERNEL_CLOCK_H
 #define POWERCCL_BASE_KERNEL_CLOCK_H

@@ -64,7 +64,7 @@ void say(const char* hint, const char* format, ...) {
   if (!g_place.known || !look(g_place.descriptor, &now) || now.device != g_place.device || now.inode != g_place.inode) {
     return;
   }
-  // A closed or full stderr is the user's choice; there is nobody else to tell.
+  // A closed or full stderr is the user's choice; no other place exists for the message.
   [[maybe_unused]] ssize_t written = write(g_place.descriptor, text, length);
 }
 

@@ -84,9 +84,9 @@ struct Work {
 };
 
 int run_in_new_table(void* given) {
-  const Work* its = static_cast<const Work*>(given);
+  const Work* task = static_cast<const Work*>(given);
   empty_table();
-  its->work(its->data);
+  task->work(task->data);
   return 0;
 }
 
@@ -105,7 +105,7 @@ int start_thread(pthread_t* thread, const char* name, void* (*work)(void*), void
     }
     pthread_attr_destroy(&attributes);
   }
-  // EINVAL: the job's thread-local variables, which lie on the stack too, leave no room on so small a one.
+  // EINVAL: the job's thread-local variables, which are on the stack too, leave no room on so small a one.
   if (error == EINVAL) error = pthread_create(thread, nullptr, work, data);
   pthread_sigmask(SIG_SETMASK, &before, nullptr);
   if (error == 0) pthread_setname_np(*thread, name);
@@ -113,22 +113,22 @@ int start_thread(pthread_t* thread, const char* name, void* (*work)(void*), void
 }
 
 int run_with_own_descriptors(void (*work)(void*), void* data) {
-  Work its{work, data};
+  Work task{work, data};
   // Linux 5.9 and later. Nothing is copied, so that nothing has to be closed.
   if (syscall(SYS_close_range, 0u, ~0u, kUnshare) == 0) {
     work(data);
     return 0;
   }
   if (unshare(CLONE_FILES) == 0) {
-    run_in_new_table(&its);
+    run_in_new_table(&task);
     return 0;
   }
   // Sandboxes that allow neither allow threads. One without CLONE_FILES has a table of its own. It has this thread's
-  // thread-local variables, which nobody else uses meanwhile: this thread waits in the kernel until it has ended.
+  // thread-local variables, which no other code uses meanwhile: this thread waits in the kernel until it has ended.
   alignas(16) char stack[kInnerStackBytes];
   std::atomic<int> running{1};
   constexpr int kFlags = CLONE_VM | CLONE_FS | CLONE_SIGHAND | CLONE_THREAD | CLONE_SYSVSEM | CLONE_CHILD_CLEARTID;
-  if (clone(run_in_new_table, stack + sizeof(stack), kFlags, &its, nullptr, nullptr, &running) < 0) return errno;
+  if (clone(run_in_new_table, stack + sizeof(stack), kFlags, &task, nullptr, nullptr, &running) < 0) return errno;
   while (running.load(std::memory_order_acquire) != 0) wait_in_kernel(&running);
   return 0;
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What our own code takes of the job's threads. A trace's header tells it, since a user asks what recording costs, and
-// two starts of a job that waits for its host differ by more than that.
+// CPU time that PowerCCL's own code takes of the job's threads. A trace's header has it, since users ask what recording
+// costs. Two starts of a job that waits for its host differ by more than that.
 #ifndef POWERCCL_BASE_OWN_TIME_H
 #define POWERCCL_BASE_OWN_TIME_H
 #include <atomic>
@@ -21,12 +21,12 @@ inline void add_own_ns(OwnWork work, uint64_t ns) {
   own_ns_of(work)->fetch_add(ns, std::memory_order_relaxed);
 }
 
-// As long as this lives, the thread is ours, which is added to a sum. Two of one sum that live at once on a thread
+// As long as this lives, the thread is ours, which is added to a sum. Two of one sum that exist together on a thread
 // would count twice.
 class OwnTime {
  public:
   // No part of our work takes so long. Where one did, the thread lost its core, or the GPU's queue was full: the job
-  // would have waited for that by itself.
+  // would have waited for that anyway.
   static constexpr uint64_t kMostNs = 50000;
 
   explicit OwnTime(std::atomic<uint64_t>* sum_ns) : sum_ns_(sum_ns), began_ns_(monotonic_ns()) {}

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a clock policy is told of one GPU, and what it answers. Time is an argument: the clock thread of a job and the
-// simulator drive the same code. All times are CLOCK_MONOTONIC in ns.
+// What a clock policy receives about one GPU, and what it answers. Time is an argument: the clock thread of a job and
+// the simulator drive the same code. All times are CLOCK_MONOTONIC in ns.
 #ifndef POWERCCL_POLICY_CLOCK_POLICY_H
 #define POWERCCL_POLICY_CLOCK_POLICY_H
 #include <stdint.h>
 
 namespace powerccl {
 
-// The base wants the default clock, whatever it is told.
+// The base wants the default clock, whatever it receives.
 class ClockPolicy {
  public:
   // From any thread, as things happen. True: the clock thread has to look again. `kind` is the same for calls that do
@@ -19,7 +19,7 @@ class ClockPolicy {
   virtual bool stopped([[maybe_unused]] uint64_t call, [[maybe_unused]] uint64_t stop_ns) { return false; }
   virtual void waited([[maybe_unused]] uint64_t call, [[maybe_unused]] uint64_t stall_ns) {}
 
-  // The clock is left alone until the next call: the communicators are gone.
+  // The default clock applies until the next call: the communicators are gone.
   virtual void rest([[maybe_unused]] uint64_t now_ns) {}
 
   // Whether it learns from what runs. Only such a policy has a state to record, and only for it are kernels watched
@@ -32,11 +32,11 @@ class ClockPolicy {
     uint64_t until_ns = 0;  // look again then at the latest, or when something happened
     uint64_t call = 0;      // because of which
     uint64_t asked_ns = 0;  // when that came up; 0: now
-    uint64_t wish = 0;      // counts up where each wish is one of somebody else's; 0: the policy decides by itself
+    uint64_t wish = 0;      // counts up with each wish of a caller; 0: the policy decides
   };
   static constexpr uint64_t kFarNs = 3600ull * 1000000000u;
   virtual Wanted wanted(uint64_t now_ns) { return {0, now_ns + kFarNs, 0}; }
-  // What it wants is not in force, because nothing grants it. Told whenever it is asked and this is so.
+  // What it wants is not in force, because nothing grants it. Called at each question for which this is so.
   virtual void withheld() {}
   // Where the clock is now.
   virtual bool wants_sample() const { return false; }

@@ -15,7 +15,7 @@ uint64_t IterationDetector::called(uint32_t kind) {
   return number;
 }
 
-// Of all periods that have held for two iterations the one that has held longest: a run of equal calls inside an
+// Of all periods that have held for two iterations the one that has held longest. A run of equal calls inside an
 // iteration looks like a period of its own, but not for as long as the iteration's.
 void IterationDetector::look() {
   uint64_t most = kFewest - 1;

@@ -6,7 +6,7 @@
 
 namespace powerccl {
 
-// Not for several threads at once; nothing is allocated.
+// Not thread-safe. Allocates nothing.
 class IterationDetector {
  public:
   static constexpr uint32_t kLongest = 2048;  // calls of an iteration

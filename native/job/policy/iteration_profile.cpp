@@ -85,7 +85,7 @@ bool IterationProfile::settle() {
     return true;
   }
   period_ = 0;
-  // Looked at once a base period at most: it costs some microseconds.
+  // Checked at most one time a base period: it costs some microseconds.
   if (base == 0 || latest_ == 0 || latest_ < looked_at_ + base) return false;
   looked_at_ = latest_;
   double least = 1;
@@ -171,8 +171,8 @@ uint32_t IterationProfile::timed(uint64_t sequence) const {
   return count;
 }
 
-// The iteration begins with the kernel that comes after the longest time without one, of those that are timed each
-// time: NCCL tells of short kernels only now and then.
+// The iteration begins with the kernel that comes after the longest time without one. Only kernels that are timed each
+// time count, because NCCL reports short kernels only now and then.
 void IterationProfile::begin(uint32_t period, uint64_t last) {
   period_ = period;
   since_ = detector_.since();

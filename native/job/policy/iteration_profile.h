@@ -2,7 +2,7 @@
 // When, in an iteration of the job, each of its communication kernels runs on one GPU: learnt from the calls' period
 // and the kernels' times.
 //
-// Not for several threads at once; nothing is allocated. All times are CLOCK_MONOTONIC in ns.
+// Not thread-safe. Allocates nothing. All times are CLOCK_MONOTONIC in ns.
 #ifndef POWERCCL_POLICY_ITERATION_PROFILE_H
 #define POWERCCL_POLICY_ITERATION_PROFILE_H
 #include <stdint.h>
@@ -45,7 +45,7 @@ class IterationProfile {
     uint64_t stall_ns = 0;
   };
 
-  // `node`: of the ranks that are to find the same iteration; null: of nobody else.
+  // `node`: shared by the ranks that are to find the same iteration; null: this rank alone.
   void begin_with(NodeState* node) { node_ = node; }
 
   // A call was made, or has begun or ended to run, or was waited for by computation. False: the call is not known.
@@ -59,15 +59,15 @@ class IterationProfile {
   bool settle();
   bool settled() const { return period_ != 0 && detector_.period() != 0 && detector_.since() == since_; }
   uint32_t period() const { return period_; }
-  // Counts up with each iteration that was found anew; what was learnt of the one before is gone.
+  // Counts up with each newly detected iteration; what was learnt of the one before is gone.
   uint64_t generation() const { return generation_; }
 
   // Iterations are counted from when they were first known. The first one is complete when its successor has begun.
   bool complete(uint64_t iteration) const { return start_of(iteration + 1) != 0; }
   uint64_t iteration_of(uint64_t sequence) const { return (sequence - origin_) / period_; }
   uint32_t position_of(uint64_t sequence) const { return static_cast<uint32_t>((sequence - origin_) % period_); }
-  // How many iterations of calls came before the first one: with it all ranks that make the same calls count alike,
-  // whenever each of them came to know the iteration.
+  // How many iterations of calls came before the first one. With it, all ranks that make the same calls count alike,
+  // whenever each of them detected the iteration.
   uint64_t before() const { return origin_ / period_; }
   bool belongs(uint64_t sequence) const { return period_ != 0 && sequence >= origin_; }
   // When its first kernel began; 0: not yet, or no longer known.
@@ -82,7 +82,7 @@ class IterationProfile {
   uint32_t order_count() const { return order_count_; }
   uint32_t order(uint32_t index) const { return order_[index]; }
 
-  // The kernel that began last: what the next one's time is told from.
+  // The kernel that began last: the next one's time is measured from it.
   const Run* latest() const { return latest_ != 0 ? &runs_[latest_ % kRuns] : nullptr; }
 
  private:

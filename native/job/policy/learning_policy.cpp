@@ -94,7 +94,7 @@ void LearningPolicy::restart() {
   phase_ = Phase::kUnknown;
   first_ = before_ = managed_ = after_ = whole_ = baseline_ = Mean();
   wanted_mhz_ = 0;
-  // Iterations that nobody has managed were parts of one, perhaps, or several.
+  // An unmanaged iteration may have been a part of one, or several.
   if (managed_iterations_ == 0) seen_ = 0;
   slack_.clear();
   suspected_ = biased_ = graphs_ = false;
@@ -161,29 +161,29 @@ void LearningPolicy::measure_again() {
 }
 
 void LearningPolicy::take(double length_ns) {
-  const Part its = part(learnt_);
+  const Part present = part(learnt_);
   if (phase_ == Phase::kManaging && !reference(learnt_) && !withheld_) ++managed_iterations_;
   if (whole_.count < 3 || length_ns < kOutlier * whole_.mean) {
     whole_.add(length_ns);
-    if (its != Part::kEdge) (its == Part::kManaged ? managed_ : after_).add(length_ns);
+    if (present != Part::kEdge) (present == Part::kManaged ? managed_ : after_).add(length_ns);
   } else if (++outliers_ % kFewest == 0) {
     whole_ = managed_ = Mean();  // so many are no checkpoints: this is the new length
   }
   if (phase_ == Phase::kManaging && !terms_.dry) {
     // A graph's duration includes its computation, so it says nothing about waiting.
-    if (terms_.node != nullptr && terms_.slack && !graphs_) reclaim_slack(its);
-    if (its == Part::kManaged && managed_.count % kFewest == 0) abort_round();
+    if (terms_.node != nullptr && terms_.slack && !graphs_) reclaim_slack(present);
+    if (present == Part::kManaged && managed_.count % kFewest == 0) abort_round();
   }
   if (place(learnt_) + 1 == block_ - block_ / kEdge) end_round();
 }
 
-void LearningPolicy::reclaim_slack(Part its) {
-  if (its != Part::kManaged || withheld_) return slack_.restart();
+void LearningPolicy::reclaim_slack(Part present) {
+  if (present != Part::kManaged || withheld_) return slack_.restart();
   slack_.iteration(profile_, learnt_, terms_.node);
   if (place(learnt_) % (block_ / 2) == 0) slack_.adjust(profile_);
 }
 
-// A round that costs far too much ends at once.
+// A round that costs far too much ends immediately.
 void LearningPolicy::abort_round() {
   const Mean& usual = biased_ ? baseline_ : before_;
   if (usual.count < 2 || managed_.count < 2) return;
@@ -248,8 +248,8 @@ double LearningPolicy::known_baseline_mhz() const {
 
 void LearningPolicy::judge(const Mean& before, const Mean& between, const Mean& after) {
   // Biased references are part of what the job takes: as much as in long rounds, in which it spends most of its time.
-  const double its = biased_ ? between.mean + (after.mean - between.mean) / kLongRound : between.mean;
-  const double unlike = its / baseline_.mean - 1;
+  const double length = biased_ ? between.mean + (after.mean - between.mean) / kLongRound : between.mean;
+  const double unlike = length / baseline_.mean - 1;
   const double error = square_root(between.variance_of_mean() + baseline_.variance_of_mean()) / baseline_.mean;
   if (biased_) {
     here_.learn(unlike, error * error + kKnown * kKnown);

@@ -105,12 +105,13 @@ class LearningPolicy final : public ClockPolicy {
   // measured. kManaging: rounds are managed and judged. kAborted: this round cost too much, and ends at the default
   // clock.
   //
-  // kUnknown -> kBaseline: enough iterations were seen (choose_block).
-  // kBaseline -> kManaging: its rounds are over (begin_to_manage).
-  // kManaging -> kAborted: managed iterations cost far too much (abort_round); -> kManaging with the next round.
-  // kManaging -> kBaseline: references contradict the baseline (judge), or no clock keeps the budget (raise), on this
-  // rank or on another of the host (join_others).
-  // any -> kUnknown: the job has another iteration from now on (catch_up, restart).
+  // Transitions:
+  // - kUnknown -> kBaseline: enough iterations were seen (choose_block).
+  // - kBaseline -> kManaging: its rounds are over (begin_to_manage).
+  // - kManaging -> kAborted: managed iterations cost far too much (abort_round); -> kManaging with the next round.
+  // - kManaging -> kBaseline: references contradict the baseline (judge), or no clock keeps the budget (raise), on this
+  //   rank or on another of the host (join_others).
+  // - any -> kUnknown: the job has another iteration from now on (catch_up, restart).
   enum class Phase { kUnknown, kBaseline, kManaging, kAborted };
 
   uint32_t blocks(uint64_t iteration) const;  // of the round
@@ -123,7 +124,7 @@ class LearningPolicy final : public ClockPolicy {
   void restart();
   void take(double length_ns);
   void join_others();
-  void reclaim_slack(Part its);
+  void reclaim_slack(Part present);
   void end_round();
   void measure_baseline(uint32_t rounds);
   void measure_again();
@@ -144,7 +145,7 @@ class LearningPolicy final : public ClockPolicy {
   Phase phase_ = Phase::kUnknown;
   uint32_t baseline_rounds_ = 0;  // still to be measured
   uint32_t backoff_ = 1;          // baseline rounds where no clock keeps the budget
-  // Lengths of iterations, ns: the first ones; of two reference blocks and of what lies between, without edges; of the
+  // Lengths of iterations, ns: the first ones; of two reference blocks and of what is between, without edges; of the
   // whole round so far.
   Mean first_, before_, managed_, after_, whole_;
   uint32_t outliers_ = 0;  // in this round
@@ -152,7 +153,7 @@ class LearningPolicy final : public ClockPolicy {
   // Of the baseline: lengths, ns, and the clock while computation runs, MHz.
   Mean baseline_, baseline_clock_;
   double baseline_mhz_ = 0;
-  bool suspected_ = false;  // references contradict the baseline, which is measured anew
+  bool suspected_ = false;  // references contradict the baseline, which is measured again
   bool biased_ = false;     // references differ from the baseline, so only the baseline is compared with
   Slowdown here_;           // at the present clock
   Slowdown known_;          // at known_mhz_, the clock before

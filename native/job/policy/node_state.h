@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the ranks of one host share: how long each kind of communication takes the rank that comes last to it, which
-// waits for nobody; how many calls an iteration has; the lowest baseline clock; until when all measure the baseline.
-// Nobody waits here.
+// What the ranks of one host share. For each kind of communication: how long it takes the rank that comes last, which
+// waits for no other. How many calls an iteration has. The lowest baseline clock. Until when all measure the baseline.
+// No function here waits.
 #ifndef POWERCCL_POLICY_NODE_STATE_H
 #define POWERCCL_POLICY_NODE_STATE_H
 #include <stdint.h>
@@ -10,11 +10,11 @@
 
 namespace powerccl {
 
-// Lies in memory that is all zero to begin with.
+// In memory that is all zero to begin with.
 class NodeState {
  public:
-  // A rank has seen communication of this kind last so long, in us. Returns the least that any rank has: whoever comes
-  // last to a collective has nothing to wait for. It rises slowly, in case that conditions change.
+  // A rank has seen communication of this kind last so long, in us. Returns the least that any rank has: the rank that
+  // comes last to a collective has nothing to wait for. It rises slowly, in case that conditions change.
   uint32_t least_us(uint32_t kind, uint32_t seen_us) {
     for (uint32_t tried = 0; tried < kWays; ++tried) {
       std::atomic<uint64_t>& entry = least_[(kind + tried) % kKinds];
@@ -51,7 +51,7 @@ class NodeState {
     }
   }
 
-  // A rank measures the baseline anew until so many calls of the job: the others do as well. All make the same calls.
+  // A rank measures the baseline again until so many calls of the job: the others do as well. All make the same calls.
   // `suspected`: because references contradict the baseline.
   void measure_until(uint64_t calls, bool suspected) {
     const uint64_t wanted = calls << 1 | (suspected ? 1 : 0);

@@ -13,7 +13,7 @@ void PerCallPolicy::hold(uint32_t mhz, uint64_t call, uint64_t now_ns) {
   wish.call.store(call, std::memory_order_release);
   wish.asked_ns.store(now_ns, std::memory_order_release);
   wish.number.store(number, std::memory_order_release);
-  // Counted after the wish: a clock thread that sees somebody hold must not take an older wish for theirs.
+  // Counted after the wish: a clock thread that sees a hold must not take an older wish for that hold's.
   holds_.fetch_add(1, std::memory_order_seq_cst);
 }
 
@@ -34,7 +34,7 @@ bool PerCallPolicy::release(uint32_t holds, uint64_t call, uint64_t now_ns) {
 }
 
 void PerCallPolicy::rest(uint64_t now_ns) {
-  // Whoever forgets holds asks for the reset, and no call does.
+  // The caller that forgets holds asks for the reset; no call does.
   if (holds_.load(std::memory_order_seq_cst) > 0) over(0, now_ns);
   holds_.store(0, std::memory_order_seq_cst);
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The clock policy that holds a clock for single calls or waits, from when each begins until it is over: PCCL as
-// published (docs/concepts/pccl.md), and the clock of a core in long waits. While anybody holds, the newest wish
-// applies. When the last holder has gone, the default does.
+// The clock policy that holds a clock for single calls or waits, from when each begins until it is over. It is PCCL as
+// published (docs/concepts/pccl.md). While any call holds, the newest wish applies. When the last holder has gone, the
+// default does.
 #ifndef POWERCCL_POLICY_PER_CALL_POLICY_H
 #define POWERCCL_POLICY_PER_CALL_POLICY_H
 #include <stdint.h>
@@ -19,10 +19,11 @@ class PerCallPolicy final : public ClockPolicy {
   void hold(uint32_t mhz, uint64_t call, uint64_t now_ns);
   // One hold more at whatever clock is wished for already.
   void hold_on() { holds_.fetch_add(1, std::memory_order_seq_cst); }
-  // `call` is over, and with it so many holds. True: nobody holds any more, and the default clock is wanted at once.
+  // `call` is over, and with it so many holds. True: no call holds any more, and the default clock is wanted
+  // immediately.
   bool release(uint32_t holds, uint64_t call, uint64_t now_ns);
 
-  // Forgets all holds, also those that nobody will release.
+  // Forgets all holds, also those without a release to come.
   void rest(uint64_t now_ns) override;
   Wanted wanted(uint64_t now_ns) override;
 

@@ -12,14 +12,14 @@
 
 namespace powerccl {
 
-// Not for several threads at once; nothing is allocated.
+// Not thread-safe. Allocates nothing.
 class SlackReclaimer {
  public:
   void clear() { *this = SlackReclaimer(); }
   // Fraction by which computation may take longer.
   double stretch() const { return stretch_; }
   // One more iteration at the present stretch. `node` knows how long each kind of kernel takes the rank that arrives
-  // last, which waits for nobody.
+  // last, which waits for no other.
   void iteration(const IterationProfile& profile, uint64_t iteration, NodeState* node);
   // Forgets the iterations so far: the clock has changed.
   void restart() { count_ = 0; }
@@ -48,7 +48,7 @@ class SlackReclaimer {
   double least_wait(uint32_t position) const;
 
   // By position of the collective, ns: its wait in the first iteration; how much longer later waits were, and the
-  // squares of that; computation before it and its own duration. All but the first are sums.
+  // squares of that. Then computation before it and its own duration. All but the first are sums.
   float first_wait_[IterationProfile::kLongest] = {};
   float longer_wait_[IterationProfile::kLongest] = {};
   float squares_[IterationProfile::kLongest] = {};

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Where the GPU's globaltimer stands on the host's CLOCK_MONOTONIC, learnt from events that carry both times.
+// The offset of the GPU's globaltimer to the host's CLOCK_MONOTONIC, learnt from events that carry both times.
 #ifndef POWERCCL_RECORD_GPU_CLOCK_H
 #define POWERCCL_RECORD_GPU_CLOCK_H
 #include <stdint.h>

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What an adapter hands to foreign code to name an event by: a number, never an address. Libraries keep such names
-// longer than the things named (a captured call's for as long as its graph), so each carries what is needed to notice
-// that.
+// longer than the things named (a captured call's for as long as its graph). So each name carries what is needed to
+// notice that.
 #ifndef POWERCCL_RECORD_HANDLE_H
 #define POWERCCL_RECORD_HANDLE_H
 #include <stdint.h>

@@ -62,15 +62,15 @@ bool KernelSelection::keep(bool on) {
 
 void KernelSelection::made(const Operation& operation, bool asked) {
   if (operation.pattern >= POWERCCL_PATTERNS) return;
-  Class& its = class_of(operation.pattern, operation.bytes);
+  Class& kind = class_of(operation.pattern, operation.bytes);
   if (asked) {
-    its.asked.fetch_add(1, std::memory_order_relaxed);
-    its.since_asked.store(0, std::memory_order_relaxed);
+    kind.asked.fetch_add(1, std::memory_order_relaxed);
+    kind.since_asked.store(0, std::memory_order_relaxed);
   } else {
-    its.since_asked.fetch_add(1, std::memory_order_relaxed);
+    kind.since_asked.fetch_add(1, std::memory_order_relaxed);
   }
   if (fixed_.load(std::memory_order_relaxed)) return;
-  const int64_t earned = static_cast<int64_t>(its.duration_ns.load(std::memory_order_relaxed) / 100);
+  const int64_t earned = static_cast<int64_t>(kind.duration_ns.load(std::memory_order_relaxed) / 100);
   credit_of_all_ns_.fetch_add(earned - static_cast<int64_t>(kCostNs), std::memory_order_relaxed);
   const int64_t credit =
       credit_ns_.load(std::memory_order_relaxed) + earned - (asked ? static_cast<int64_t>(kCostNs) : 0);
@@ -100,12 +100,12 @@ void KernelSelection::made(const Operation& operation, bool asked) {
 
 bool KernelSelection::wanted(uint32_t signature) {
   if (signature == 0) return unknown_.fetch_add(1, std::memory_order_relaxed) < kUnknownNext;
-  const Class& its = classes_[signature >> 8 & 0xffu][signature >> 1 & 0x7fu];
-  const uint32_t asked = its.asked.load(std::memory_order_relaxed);
-  const uint32_t since = its.since_asked.load(std::memory_order_relaxed) + 1;
+  const Class& kind = classes_[signature >> 8 & 0xffu][signature >> 1 & 0x7fu];
+  const uint32_t asked = kind.asked.load(std::memory_order_relaxed);
+  const uint32_t since = kind.since_asked.load(std::memory_order_relaxed) + 1;
   if (asked < kFirst) return true;
-  if (its.answered.load(std::memory_order_relaxed) == 0) return asked < kSilentAfter || since >= kSilentEvery;
-  const uint64_t duration_ns = its.duration_ns.load(std::memory_order_relaxed);
+  if (kind.answered.load(std::memory_order_relaxed) == 0) return asked < kSilentAfter || since >= kSilentEvery;
+  const uint64_t duration_ns = kind.duration_ns.load(std::memory_order_relaxed);
   if (duration_ns >= kFreeNs) return true;
   constexpr int64_t kCost = static_cast<int64_t>(kCostNs);
   if (since * duration_ns >= kFreeNs && credit_ns_.load(std::memory_order_relaxed) >= kCost) return true;
@@ -116,12 +116,12 @@ bool KernelSelection::wanted(uint32_t signature) {
 
 void KernelSelection::answered(uint8_t pattern, uint64_t bytes, uint64_t duration_ns) {
   if (pattern >= POWERCCL_PATTERNS) return;
-  Class& its = class_of(pattern, bytes);
-  // Waiting for late ranks makes durations longer, never shorter: down at once, up slowly.
-  const uint64_t old = its.duration_ns.load(std::memory_order_relaxed);
-  const bool first = its.answered.fetch_add(1, std::memory_order_relaxed) == 0;
-  its.duration_ns.store(first || duration_ns < old ? duration_ns : old + (duration_ns - old) / 8,
-                        std::memory_order_relaxed);
+  Class& kind = class_of(pattern, bytes);
+  // Waiting for late ranks makes durations longer, never shorter: down immediately, up slowly.
+  const uint64_t old = kind.duration_ns.load(std::memory_order_relaxed);
+  const bool first = kind.answered.fetch_add(1, std::memory_order_relaxed) == 0;
+  kind.duration_ns.store(first || duration_ns < old ? duration_ns : old + (duration_ns - old) / 8,
+                         std::memory_order_relaxed);
 }
 
 bool KernelSelection::answers(uint8_t pattern, uint64_t bytes) const {

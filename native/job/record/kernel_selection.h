@@ -1,22 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
 // Which operations the library is asked to time on the GPU.
 //
-// Such events cost some microseconds on short operations and nothing on long ones, so they are asked for where they
-// cost under 1 % of the operation's learned duration, or where operations are so far apart that all of it costs a
-// quarter of a per cent of the time, and otherwise sampled so rarely that the average stays there.
-// NCCL reads the wish for an operation *before* it tells of that operation (2.28 to 2.30:
-// ncclProfilerStartGroupApiEvent loads the mask, then the API events come), so the wish made inside one operation's
+// Such events cost some microseconds on short operations and nothing on long ones. They are asked for if they cost
+// under 1 % of the operation's learned duration. They are also asked for between operations so far apart that all of it
+// costs a quarter of a per cent of the time. Otherwise they are sampled so rarely that the average stays there.
+// NCCL reads the wish for an operation *before* it reports that operation. In 2.28 to 2.30,
+// ncclProfilerStartGroupApiEvent loads the mask, then the API events come. So the wish made inside one operation's
 // event is for the next one. What comes next is predicted from what followed last time.
 //
-// Two things must hold for NCCL's own counters to agree, or a communicator's destruction can hang (2.28.9,
-// src/proxy.cc and src/device/common.h: work counters on host and GPU):
+// Two things must hold for NCCL's own counters to agree, or a communicator's destruction can hang. (2.28.9; NCCL's
+// src/proxy.cc and <src/device/common.h>: work counters on host and GPU.)
 // - all sends and receives of a group carry the same wish; see PointToPointGroup;
-// - once an operation has been captured into a graph, the wish stays for ever what it was for that operation, because
-//   the GPU counts each replay and the host only the asked-for ones.
+// - once an operation has been captured into a graph, its wish never changes: the GPU counts each replay and the
+//   host only the asked-for ones.
 //
-// Each operation asked for in a graph costs every replay 7 to 10 us on an H200 (docs/concepts/plugin-cost.md). So where
-// a capture is known of before its first operation, all are asked for from then on, or none: all if that would have
-// cost under 1 % of the operations until then.
+// Each operation asked for in a graph costs every replay 7 to 10 us on an H200 (docs/concepts/plugin-cost.md). If a
+// capture is known before its first operation, all later ones are asked for, or none. They are asked for if that would
+// have cost under 1 % of the operations until then.
 #ifndef POWERCCL_RECORD_KERNEL_SELECTION_H
 #define POWERCCL_RECORD_KERNEL_SELECTION_H
 #include <stdint.h>
@@ -42,7 +42,7 @@ class KernelSelection {
   // once. `selectable`: the library takes the wish per operation; else `auto` means all.
   void begin(KernelEvents mode, bool selectable, void (*teller)(void* context, bool on), void* context);
 
-  // The wish as it stands, which is what the operation being told of was made with.
+  // The present wish. The operation being reported was made with it.
   bool asked() const { return asked_.load(std::memory_order_relaxed); }
 
   struct Operation {
@@ -51,7 +51,7 @@ class KernelSelection {
     uint64_t bytes;
     bool captured;
   };
-  // Somebody else has the library tell of all kernels, or none: then that is what is asked for, until kOurs.
+  // Another profiler makes the library report all kernels, or none. Its wish applies until kOurs.
   enum class Others { kOurs, kAll, kNone };
   void others_decide(Others what);
 
@@ -68,8 +68,8 @@ class KernelSelection {
   bool answers(uint8_t pattern, uint64_t bytes) const;
 
   // While a group of sends and receives is being put together the wish stays. Another thread may have changed it
-  // between the group's first operation and this call; which of the two values that operation got cannot be known, but
-  // only a send asked for beside a receive not asked for does harm, so the rest of the group follows the first's kind.
+  // between the group's first operation and this call. Which of the two values that operation got cannot be known. Only
+  // a send asked for beside a receive not asked for does harm, so the rest of the group follows the first's kind.
   void point_to_point_begins(bool with_a_send);
   void point_to_point_ends();
 
@@ -80,7 +80,7 @@ class KernelSelection {
   };
   static constexpr uint32_t kSuccessors = 256;
   static constexpr int64_t kMostCreditNs = 16 * static_cast<int64_t>(kCostNs);
-  // Operations are made far ahead of when they run, those of an iteration all at once.
+  // Operations are made far ahead of when they run, those of an iteration all together.
   static constexpr int64_t kMostSpareNs = 256 * static_cast<int64_t>(kCostNs);
   static constexpr uint64_t kPartOfTime = 400;
   static constexpr uint64_t kRecentlyNs = 1000000000u;

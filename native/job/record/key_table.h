@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A table from numbers to rows, of fixed size: eight places a number may stand in. Looked up
+// A table from numbers to rows, of fixed size: eight places for each number. Looked up
 // without a lock; what finds all eight taken has no row.
 #ifndef POWERCCL_RECORD_KEY_TABLE_H
 #define POWERCCL_RECORD_KEY_TABLE_H
@@ -9,8 +9,8 @@
 
 namespace powerccl {
 
-// Key 0 is none. A removed key's row keeps its contents until another key takes its place: whoever adds one makes it
-// new (`added`).
+// Key 0 is none. A removed key's row keeps its contents until another key takes its place: the thread that adds one
+// makes it new (`added`).
 template <typename Row, uint32_t kRows>
 class KeyTable {
   static_assert((kRows & (kRows - 1)) == 0 && kRows >= 8);
@@ -27,7 +27,7 @@ class KeyTable {
   // The row of `key`, taken if need be.
   Row* find_or_add(uint64_t key, bool* added) {
     *added = false;
-    if (Row* found = find(key)) return found;
+    if (Row* row = find(key)) return row;
     const uint32_t first = place_of(key);
     for (uint32_t i = first; i < first + kWays; ++i) {
       uint64_t free = 0;
@@ -48,7 +48,7 @@ class KeyTable {
     }
   }
 
-  // The row at a place of `key`, and its key: for whoever makes room.
+  // The row at a place of `key`, and its key: for a caller that makes room.
   static constexpr uint32_t kWays = 8;
   Row* at(uint64_t key, uint32_t way, uint64_t* holds) {
     const uint32_t place = place_of(key) + way;

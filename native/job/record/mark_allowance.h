@@ -6,7 +6,7 @@
 
 namespace powerccl {
 
-// Not for several threads at once.
+// Not thread-safe.
 class MarkAllowance {
  public:
   // All waits are marked for a while (a burst), then none, because whole iterations tell more than every third wait of

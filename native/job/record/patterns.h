@@ -37,9 +37,9 @@ struct Classified {
   uint64_t bytes;  // NCCL tests' `size`
 };
 
-// Decided from the counts alone, because that is all that is known when the call is made (the peers are not). A rank
-// that exchanges with all `nranks` ranks, itself included or left out, takes part in an all-to-all; one that sends to
-// all and receives at most one is a scatter's root; one that receives from all and sends at most one a gather's root.
+// Decided from the counts alone, because the peers are not known when the call is made. A rank that exchanges with all
+// `nranks` ranks, itself included or left out, takes part in an all-to-all. One that sends to all and receives at most
+// one is a scatter's root. One that receives from all and sends at most one is a gather's root.
 // A scatter's other ranks see one receive, a gather's one send: to them it is send-receive, and their `size` is the
 // message's. Of two ranks, one send and one receive are a send-receive, never an all-to-all without its local part.
 Classified classify(const PointToPoint& parts, uint32_t nranks);

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // The file behind a trace (abi/trace.h), written by one thread with descriptors of its own (own_thread.h). It is never
-// mapped: a store to a mapping that somebody cut short would end the job. Each write is preceded by a look whether the
+// mapped: a store to the mapping of a truncated file would end the job. Each write is preceded by a look whether the
 // file is still this one and still whole; on any doubt nothing is written.
 //
-// All calls go to the kernel by number. Libraries that stand before libc's functions for files know descriptors by
+// All calls go to the kernel by number. Libraries that interpose libc's functions for files know descriptors by
 // their numbers, and this thread's numbers mean other files.
 #ifndef POWERCCL_RECORD_RECORD_FILE_H
 #define POWERCCL_RECORD_RECORD_FILE_H

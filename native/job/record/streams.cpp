@@ -15,9 +15,9 @@ void Streams::Stream::clear() {
 // Under the lock.
 Streams::Stream* Streams::stream_of(uint64_t stream) {
   bool added = false;
-  Stream* its = streams_.find_or_add(stream, &added);
-  if (added) its->clear();
-  return its;
+  Stream* state = streams_.find_or_add(stream, &added);
+  if (added) state->clear();
+  return state;
 }
 
 Streams::Stream* Streams::first_seen(uint64_t stream) {
@@ -39,28 +39,28 @@ bool Streams::computes(const Stream& stream) const {
 }
 
 bool Streams::computes(uint64_t stream) {
-  const Stream* its = streams_.find(stream);
-  return its != nullptr && computes(*its);
+  const Stream* state = streams_.find(stream);
+  return state != nullptr && computes(*state);
 }
 
 void Streams::called(uint64_t stream, const CallOfStream& call) {
   SpinGuard guard(lock_);
-  Stream* its = stream_of(stream);
-  if (its == nullptr) return;
-  its->last = call;
-  its->kernels_at_call = its->kernels.load(std::memory_order_relaxed);
+  Stream* state = stream_of(stream);
+  if (state == nullptr) return;
+  state->last = call;
+  state->kernels_at_call = state->kernels.load(std::memory_order_relaxed);
 }
 
 CallOfStream Streams::last_call(uint64_t stream) {
   SpinGuard guard(lock_);
-  const Stream* its = streams_.find(stream);
-  return its != nullptr ? its->last : CallOfStream();
+  const Stream* state = streams_.find(stream);
+  return state != nullptr ? state->last : CallOfStream();
 }
 
 // The event's entry, made at the cost of the one recorded longest ago if there is no room.
 Streams::Event* Streams::room_for(uint64_t event) {
   bool added = false;
-  if (Event* its = events_.find_or_add(event, &added)) return its;
+  if (Event* known = events_.find_or_add(event, &added)) return known;
   uint64_t oldest = 0, oldest_recorded = UINT64_MAX;
   for (uint32_t way = 0; way < decltype(events_)::kWays; ++way) {
     uint64_t holds = 0;
@@ -76,9 +76,9 @@ Streams::Event* Streams::room_for(uint64_t event) {
 
 void Streams::recorded(uint64_t event, uint64_t stream) {
   SpinGuard guard(lock_);
-  const Stream* its = streams_.find(stream);
-  if (its == nullptr || its->last.call == 0 ||
-      its->kernels.load(std::memory_order_relaxed) - its->kernels_at_call > kFewKernels) {
+  const Stream* state = streams_.find(stream);
+  if (state == nullptr || state->last.call == 0 ||
+      state->kernels.load(std::memory_order_relaxed) - state->kernels_at_call > kFewKernels) {
     events_.remove(event);
     return;
   }
@@ -86,7 +86,7 @@ void Streams::recorded(uint64_t event, uint64_t stream) {
   if (entry == nullptr) return;
   entry->stream = stream;
   entry->recorded = ++records_;
-  entry->call = its->last;
+  entry->call = state->last;
 }
 
 CallOfStream Streams::waits(uint64_t stream, uint64_t event, bool* stalls) {
@@ -95,18 +95,18 @@ CallOfStream Streams::waits(uint64_t stream, uint64_t event, bool* stalls) {
   const Event* entry = events_.find(event);
   if (entry == nullptr || entry->stream == stream) return {};
   const CallOfStream waited = entry->call;
-  Stream* its = stream_of(stream);
-  if (its == nullptr) return waited;
-  for (const Handle each : its->waited_for) {
+  Stream* state = stream_of(stream);
+  if (state == nullptr) return waited;
+  for (const Handle each : state->waited_for) {
     if (each == waited.call) return waited;
   }
-  if (waited.call == its->last.call) return waited;
-  its->waited_for[its->next_wait++ % kRememberedWaits] = waited.call;
-  *stalls = computes(*its);
+  if (waited.call == state->last.call) return waited;
+  state->waited_for[state->next_wait++ % kRememberedWaits] = waited.call;
+  *stalls = computes(*state);
   // Calls count up, and what comes behind both ends with the later one.
-  if (its->last.call == 0 || serial_of(waited.call) > serial_of(its->last.call)) {
-    its->last = waited;
-    its->kernels_at_call = its->kernels.load(std::memory_order_relaxed);
+  if (state->last.call == 0 || serial_of(waited.call) > serial_of(state->last.call)) {
+    state->last = waited;
+    state->kernels_at_call = state->kernels.load(std::memory_order_relaxed);
   }
   return waited;
 }

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Which streams compute, which communicate, and which call an event stands for: what tells where computation waits.
 //
-// An event recorded in a stream stands for the last call made there, and so does one of a stream that was made to wait
-// for such an event, as long as next to nothing was computed behind it (a cast of a reduced gradient may be).
+// An event recorded in a stream represents the last call made there. So does an event of a stream that was made to wait
+// for such an event, if next to nothing was computed behind it. A cast of a reduced gradient counts as next to nothing.
 #ifndef POWERCCL_RECORD_STREAMS_H
 #define POWERCCL_RECORD_STREAMS_H
 #include <stdint.h>
@@ -41,7 +41,7 @@ class Streams {
     return handle == 2 ? 2 | of_gpu | thread << 12 : 1 | of_gpu;
   }
 
-  // What `launched` is told of a kernel at this address; 0: it is not known.
+  // The kind that `launched` takes, of a kernel at this address; 0: not known.
   static constexpr uint64_t kSomeKinds = 0xff;
   static constexpr uint64_t kind_of(uint64_t kernel) {
     return kernel == 0 ? kSomeKinds : uint64_t{1} << (kernel * 0x9e3779b97f4a7c15u >> 58);
@@ -49,15 +49,15 @@ class Streams {
 
   // The job put kernels of its own into the stream, of these kinds.
   void launched(uint64_t stream, uint64_t count = 1, uint64_t kinds = kSomeKinds) {
-    Stream* its = streams_.find(stream);
-    if (its == nullptr) its = first_seen(stream);
-    if (its == nullptr) return;
+    Stream* state = streams_.find(stream);
+    if (state == nullptr) state = first_seen(stream);
+    if (state == nullptr) return;
     // Kernels of two threads in one stream may count as one: what is asked for is an order of magnitude.
-    const uint64_t kernels = its->kernels.load(std::memory_order_relaxed) + count;
-    its->kernels.store(kernels, std::memory_order_relaxed);
+    const uint64_t kernels = state->kernels.load(std::memory_order_relaxed) + count;
+    state->kernels.store(kernels, std::memory_order_relaxed);
     if (kernels > busiest_.load(std::memory_order_relaxed)) busiest_.store(kernels, std::memory_order_relaxed);
-    const uint64_t known = its->kinds.load(std::memory_order_relaxed);
-    if ((known & kinds) != kinds) new_kind(its, known | kinds);
+    const uint64_t known = state->kinds.load(std::memory_order_relaxed);
+    if ((known & kinds) != kinds) new_kind(state, known | kinds);
   }
   // Whether a good part of the job's computation goes there.
   bool computes(uint64_t stream);
@@ -67,7 +67,7 @@ class Streams {
   CallOfStream last_call(uint64_t stream);
 
   void recorded(uint64_t event, uint64_t stream);
-  // The stream is to wait for the event. Call 0: for nothing that we know of. `stalls`: it computes, and has not waited
+  // The stream is to wait for the event. Call 0: for no known call. `stalls`: it computes, and has not waited
   // for this call before.
   CallOfStream waits(uint64_t stream, uint64_t event, bool* stalls);
 

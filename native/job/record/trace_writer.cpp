@@ -24,12 +24,12 @@ namespace {
 constexpr uint64_t kLookNs = 100000000u;
 // While none come it sleeps twice as long each time, up to this: one look a second costs nothing that can be measured.
 constexpr uint64_t kLongestSleepNs = 1000000000u;
-// It is woken before that by every so many records: three quarters of the ring are then left for the time in which it
-// gets a core and writes.
+// The writer is woken before that by every so many records. Three quarters of the ring are then left for the time until
+// it gets a core and writes.
 constexpr uint64_t kWakeEvery = TraceWriter::kRingRecords / 4;
 // Threads that may be between their look at the ring and their reservation in it at the same time.
 constexpr uint64_t kRacing = 1024;
-constexpr uint64_t kWriteRecords = 4096;   // at once: 256 KiB
+constexpr uint64_t kWriteRecords = 4096;   // one write: 256 KiB
 constexpr size_t kStackBytes = 192 << 10;  // touched where it is used, a few KiB
 // Records that are being written when all are asked for are waited for as long.
 constexpr uint64_t kUnfinishedNs = 20000000u;
@@ -58,7 +58,7 @@ void ring_bell(std::atomic<uint32_t>* bell) {
 
 }  // namespace
 
-// All that the two sides share lies in one mapping of its own. A forked child finds it empty: its parent's records are
+// All that the two sides share is in one mapping of its own. A forked child finds it empty: its parent's records are
 // not written twice, whatever the child calls.
 struct TraceWriter::Ring {
   std::atomic<bool> alive{true};
@@ -187,7 +187,7 @@ bool TraceWriter::refuse(Ring* ring) {
   return false;
 }
 
-// Said by whoever meets it first: the thread has no standard error.
+// Reported by the first job thread that sees it: the writer thread has no standard error.
 void TraceWriter::complain(Ring* ring) {
   if (ring->complained.load(std::memory_order_relaxed)) return;
   if (ring->complained.exchange(true, std::memory_order_relaxed)) return;
@@ -304,7 +304,7 @@ void TraceWriter::record(void* data) {
   ring_bell(&ring->answered);
 }
 
-// False: whoever opens the trace has given it up.
+// False: the thread that opens the trace has given it up.
 bool TraceWriter::Ring::opened(int error) {
   fault.store(error, std::memory_order_relaxed);
   uint32_t before = kOpening;

@@ -3,8 +3,8 @@
 // makes a system call.
 //
 // Records go into a ring in private memory. A thread of ours writes them to the file (record_file.h), with descriptors
-// of its own: what the job does to its descriptors does not reach the trace, and what others do to the file does not
-// reach the job. A record's `kind` is stored last; the thread takes the finished ones in front.
+// of its own. The job's changes to its descriptors do not reach the trace, and changes to the file do not reach the
+// job. A record's `kind` is stored last; the thread takes the finished ones in front.
 #ifndef POWERCCL_RECORD_TRACE_WRITER_H
 #define POWERCCL_RECORD_TRACE_WRITER_H
 #include <stdint.h>
@@ -30,7 +30,7 @@ class TraceWriter final : public Trace {
   TraceWriter& operator=(const TraceWriter&) = delete;
 
   // Creates `path`, which must not exist, and writes `header` (magic, version, sizes and counters are filled in here).
-  // Returns 0 or an errno value; EEXIST: somebody else's trace.
+  // Returns 0 or an errno value; EEXIST: another process's trace.
   int open(const char* path, const powerccl_trace_header& header, uint64_t limit_bytes);
 
   bool is_open() const { return ring_.load(std::memory_order_acquire) != nullptr; }
@@ -45,7 +45,7 @@ class TraceWriter final : public Trace {
   // seconds in all its life, since a file system that hangs must not hold a job's end.
   bool flush();
 
-  // Writes what is left and ends the thread. Only for when nobody can append any more: a forked child (which has no
+  // Writes what is left and ends the thread. Only when no thread can append any more: a forked child (which has no
   // thread, and leaves its parent's file alone) and tests. A job's trace stays open until the process ends.
   void close();
 

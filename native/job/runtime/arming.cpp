@@ -99,14 +99,14 @@ void Runtime::calls_given_up(Communicator* communicator) {
 Communicator* Runtime::only_communicator(int nranks, int rank, const GpuIdentity& gpu) {
   if (!armed()) return nullptr;
   MutexGuard guard(&mutex_);
-  Communicator* found = nullptr;
+  Communicator* only = nullptr;
   for (Communicator& each : communicators_) {
     if (!each.alive.load(std::memory_order_relaxed) || each.nranks != nranks || each.rank != rank) continue;
     if (each.gpu->identity.device != gpu.device) continue;
-    if (found != nullptr) return nullptr;
-    found = &each;
+    if (only != nullptr) return nullptr;
+    only = &each;
   }
-  return found;
+  return only;
 }
 
 void Runtime::communicator_down(Communicator* communicator) {
@@ -167,7 +167,7 @@ Gpu* Runtime::gpu_of(const GpuIdentity& identity, const CommunicatorSeen& seen) 
 }
 
 bool Runtime::open_trace(Gpu* gpu, const CommunicatorSeen& seen) {
-  // A launcher's rank is this process's; a process that holds several ranks is told apart by its communicator.
+  // A launcher's rank is this process's; in a process with several ranks, the communicator gives the rank.
   const bool launched =
       environment_.rank >= 0 && gpu->index == 0 && (environment_.nranks < 0 || seen.nranks <= environment_.nranks);
   powerccl_trace_header header = {};

@@ -101,7 +101,7 @@ void Runtime::choose_policy(Gpu* gpu, char* note, size_t note_size) {
     short_reason = "no memory";
     snprintf(reason, sizeof(reason), "not enough memory for the policy");
     hint = "raise the limit on address space (ulimit -v)";
-  } else if (!gpu->actuator.start(client, its, &gpu->trace, environment_.debug >= 2)) {
+  } else if (!gpu->actuator.start(client, chosen, &gpu->trace, environment_.debug >= 2)) {
     short_reason = "no clock thread";
     snprintf(reason, sizeof(reason), "cannot start the policy's clock thread");
     hint = "raise the limit on processes (ulimit -u)";

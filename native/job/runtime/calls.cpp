@@ -138,22 +138,23 @@ void Runtime::close_exchange(CallGroup::Exchange* exchange, Handle group, bool m
   exchange->closed = true;
   Communicator* communicator = exchange->communicator;
   powerccl_trace_record& record = exchange->record;
-  const Classified its = classify(exchange->parts, static_cast<uint32_t>(communicator->nranks));
-  record.call.pattern = its.pattern;
-  record.call.bytes = its.bytes;
+  const Classified classified = classify(exchange->parts, static_cast<uint32_t>(communicator->nranks));
+  record.call.pattern = classified.pattern;
+  record.call.bytes = classified.bytes;
   record.call.sends = capped(exchange->parts.sends);
   record.call.receives = capped(exchange->parts.receives);
-  if (its.pattern == POWERCCL_ALL_TO_ALL) {
+  if (classified.pattern == POWERCCL_ALL_TO_ALL) {
     record.call.received_kib = static_cast<uint32_t>(exchange->parts.received_bytes / 1024);
   }
   if ((record.flags & POWERCCL_FLAG_CAPTURED) == 0) {
     // What is exchanged between pairs may be of another size each time.
-    communicator->gpu->clock_policy->called(record.call.call_id, call_kind(communicator->id, its.pattern, 0));
+    communicator->gpu->clock_policy->called(record.call.call_id, call_kind(communicator->id, classified.pattern, 0));
   }
   if (may_manage) {
-    record.flags |= hold_clock(communicator, group, its.pattern, its.bytes, record.flags, record.call.call_id);
+    record.flags |=
+        hold_clock(communicator, group, classified.pattern, classified.bytes, record.flags, record.call.call_id);
   }
-  remember(call_handle(communicator, group, record), its.pattern, its.bytes);
+  remember(call_handle(communicator, group, record), classified.pattern, classified.bytes);
 }
 
 void Runtime::group_ending(Handle handle) {
@@ -221,7 +222,7 @@ uint16_t Runtime::hold_clock(Communicator* communicator, Handle group, uint8_t p
   if ((flags & POWERCCL_FLAG_CAPTURED) != 0) return 0;
   const uint32_t mhz = gpu->table.lookup(pattern, bytes);
   if (mhz == 0 || gpu->actuator.failed()) return 0;  // the clock thread has said why it failed
-  // Where only kernel events tell of the end, a call is managed once such calls have been seen to have them.
+  // Where only kernel events show the end, a call is managed once such calls have been seen to have them.
   if (!adapter_.sees_calls && !selection_.answers(pattern, bytes)) return 0;
   const uint64_t serial = serial_of(group);
   // Holds of an older group were never launched. They go after the new one has come, lest the clock jump in between.

@@ -54,8 +54,8 @@ Handle Runtime::kernel_task(Communicator* communicator, Handle handle, const Tas
     call = task.point_to_point ? point_to_point(communicator, kernel->group, task.send, task.operation)
                                : collective(communicator, kernel->group, task.operation);
   }
-  // An adapter that sees calls asks for tasks together with their channels, so that this one's channels will report is
-  // known from its being told of, whatever the library's habit of reading the wish.
+  // An adapter that sees calls asks for tasks together with their channels. So a reported task's channels will report
+  // as well, whenever the library reads the wish.
   const bool asked = adapter_.sees_calls || selection_.asked();
   if (call & kCapturedBit) kernel->flags |= POWERCCL_FLAG_CAPTURED;
   uint8_t pattern = task.operation.pattern;
@@ -96,9 +96,9 @@ void Runtime::kernel_enqueued(Handle handle) {
     group_ends(kernel->group);
   }
   if (kernel->parts.sends + kernel->parts.receives > 0 && kernel->pattern == POWERCCL_PATTERN_UNKNOWN) {
-    const Classified its = classify(kernel->parts, static_cast<uint32_t>(kernel->communicator->nranks));
-    kernel->pattern = its.pattern;
-    kernel->bytes = its.bytes;
+    const Classified classified = classify(kernel->parts, static_cast<uint32_t>(kernel->communicator->nranks));
+    kernel->pattern = classified.pattern;
+    kernel->bytes = classified.bytes;
   }
   // The events may all have come already, or none will.
   if (kernel->stopped >= kernel->expected && kernel->stopped >= kernel->started) finish_kernel(kernel);

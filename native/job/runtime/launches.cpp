@@ -44,7 +44,7 @@ Handle Runtime::copy_begins(Communicator* communicator, Handle call, void* strea
                        stream);
 }
 
-// The library tells of no launch where a call becomes none of its profiled kernels. Its group has ended, so what the
+// The library reports no launch where a call becomes none of its profiled kernels. Its group has ended, so what the
 // call is carried out by is in the stream: the hold is given back behind it.
 void Runtime::launch_the_rest(CallGroup* group, Handle handle) {
   const auto launch = [&](Communicator* communicator, uint64_t stream) {
@@ -76,7 +76,7 @@ void Runtime::launched(Communicator* communicator, Handle group, void* stream) {
   for (uint32_t tried = 0; tried < kCallbacks && callback == nullptr; ++tried) {
     Callback& candidate = callbacks_[(first + tried) % kCallbacks];
     uint32_t free = Callback::kFree;
-    // Filled in while cancelled, so that nobody takes half of it for a waiting one.
+    // Filled in while cancelled, so that no thread takes half of it for a waiting one.
     if (candidate.state.compare_exchange_strong(free, Callback::kCancelled, std::memory_order_acquire)) {
       callback = &candidate;
     }

@@ -19,7 +19,7 @@ class Runtime;
 
 // One outermost group of calls on one thread; only that thread touches it. Serial 0: free.
 struct CallGroup {
-  static constexpr uint32_t kCalls = 16;  // more are recorded at once, without their end
+  static constexpr uint32_t kCalls = 16;  // more are recorded immediately, without their end
 
   struct Call {
     Communicator* communicator;

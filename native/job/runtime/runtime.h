@@ -2,12 +2,12 @@
 // The runtime in the job: what an adapter calls with what it sees. Knows phases and policy, and nothing of the library
 // seen.
 //
-// Any thread may call anything. Nothing here throws, exits or reports an error to the caller: on any doubt it disarms,
+// Any thread may call anything. Nothing here throws, exits or reports an error to the caller. On any doubt it disarms,
 // says so once on stderr and in the trace, and lets everything pass. Everything is a fixed pool; what finds no room is
 // counted and left out.
 //
 // The order of a call: group_begins, then collective or point_to_point once or more, group_ending, launched, kernel
-// events, group_ends; the library may leave any of them out. One process may hold several ranks, each with its own GPU:
+// events, group_ends. The library may leave any of them out. One process may hold several ranks, each with its own GPU:
 // one Runtime, and per GPU a trace, a policy and a clock thread.
 #ifndef POWERCCL_RUNTIME_RUNTIME_H
 #define POWERCCL_RUNTIME_RUNTIME_H
@@ -47,8 +47,8 @@ struct GpuIdentity {
 // What the adapter offers to the runtime. All may be called from any thread.
 struct Adapter {
   char library[32] = "";  // "nccl 2.28.9 profiler v5"
-  // Calls are seen when they are made (else only when they have been launched), and kernel events, with the tasks that
-  // they belong to, can be asked for per operation.
+  // Calls are seen when they are made (else only when they have been launched). Kernel events, with the tasks that they
+  // belong to, can be asked for per operation.
   bool sees_calls = true;
   // Says whether kernel events are wanted from now on.
   void (*ask_kernel_events)(void* context, bool on) = nullptr;
@@ -129,7 +129,7 @@ struct Communicator {
   std::atomic<uint32_t> held{0};
   std::atomic<uint64_t> held_group{0};
   std::atomic<uint64_t> held_call{0};
-  std::atomic<uint64_t> kernel_stop_ns{0};      // the last one's that kernel_ran was told of
+  std::atomic<uint64_t> kernel_stop_ns{0};      // of the last kernel that kernel_ran received
   std::atomic<bool> launches_elsewhere{false};  // the adapter's: from another thread than the one that calls
   std::atomic<bool> events_distrusted{false};   // the adapter's: kernel events have the times of other kernels
 };
@@ -143,7 +143,7 @@ class Runtime {
   Runtime(const Runtime&) = delete;
   Runtime& operator=(const Runtime&) = delete;
 
-  // The first one arms the runtime. Null: this communicator is to be left alone.
+  // The first one arms the runtime. Null: this communicator is not recorded.
   Communicator* communicator_up(const CommunicatorSeen& seen, const GpuIdentity& gpu, const Adapter& adapter);
   void communicator_down(Communicator* communicator);
   // What it has been given may never run: holds for it are given back.
@@ -174,16 +174,16 @@ class Runtime {
   Handle channel_starts(Handle task, uint64_t gpu_ns);
   void channel_stops(Handle channel, uint64_t gpu_ns);
 
-  // Computation on `stream` had nothing left to do but wait for `call` (of `communicator`) from `stall_ns` to
-  // `resume_ns`, CLOCK_MONOTONIC; equal if the call had already run. Told some time after, from any thread. `burst`: of
-  // the waits that are told of between two pauses.
+  // Computation on `stream` had nothing left to do but wait for `call` (of `communicator`). The wait is from `stall_ns`
+  // to `resume_ns`, CLOCK_MONOTONIC; both are equal if the call had already run. Called some time after, from any
+  // thread. `burst`: identifies the waits that are reported between two pauses.
   void computation_waited(Communicator* communicator, Handle call, uint64_t stream, uint64_t stall_ns,
                           uint64_t resume_ns, uint32_t burst);
-  // From here on waits are not told of, until the next burst. `marked`, `unmarked`: waits told of and not, so far.
+  // From here on waits are not reported, until the next burst. `marked`, `unmarked`: waits reported and not, so far.
   void waits_paused(uint32_t burst, uint64_t marked, uint64_t unmarked);
 
   // `ran` was launched for `call` (of `communicator`), and the GPU's times of it are host times already. For adapters
-  // without kernel events; told some time after, from any thread.
+  // without kernel events; called some time after, from any thread.
   void kernel_ran(Communicator* communicator, Handle call, const KernelRan& ran);
   // The same, as it is seen to start or to stop.
   void kernel_seen(Communicator* communicator, Handle call, uint64_t now_ns, bool stops);
@@ -197,7 +197,7 @@ class Runtime {
   CallOfStream graph_launches(uint64_t graph);
   void graph_ran(Communicator* communicator, Handle call, uint64_t start_ns, uint64_t stop_ns);
 
-  // Calls are not told of any more: no clock may stay changed for what cannot be seen.
+  // Calls are not reported any more: no clock may stay changed for calls that are not seen.
   void calls_withdrawn();
 
   // Resets what is set and stops the clock threads: the end of the process.

@@ -27,7 +27,7 @@ void Runtime::kernel_ran(Communicator* communicator, Handle call, const KernelRa
   uint8_t pattern = ran.pattern;
   uint64_t bytes = ran.bytes;
   if (pattern == POWERCCL_PATTERN_UNKNOWN && !recall(call, &pattern, &bytes)) pattern = POWERCCL_PATTERN_UNKNOWN;
-  // A communicator's kernels run one after the other, in whatever streams: what lies before the last one's stop is
+  // A communicator's kernels run one after the other, in whatever streams: what is before the last one's stop is
   // waiting for it.
   const uint64_t before_ns = communicator->kernel_stop_ns.exchange(ran.stop_ns, std::memory_order_relaxed);
   const uint64_t start_ns = before_ns > ran.start_ns && before_ns < ran.stop_ns ? before_ns : ran.start_ns;
@@ -73,7 +73,7 @@ uint64_t Runtime::stream_key(const Communicator* communicator, uint64_t handle) 
 }
 
 void Runtime::note_stream(Communicator* communicator, Handle call, const CallSeen& seen) {
-  // A captured call runs at no time that streams could tell of.
+  // A captured call runs at no time that streams could show.
   if (seen.captured || !seen.stream_known) return;
   streams_.called(stream_key(communicator, seen.stream), {communicator, communicator->index, call});
 }

@@ -113,7 +113,7 @@ void account(ThreadState* thread, Function function, bool large, const Word* arg
   CommunicatorKnown communicator;
   communicator.index = freed;
   CallMade call;
-  // A call that failed may have failed for its arguments: nobody is asked about them.
+  // A call that failed may have failed for its arguments: the library is not asked about them.
   if (static_cast<int32_t>(result) == 0) {
     if (signature.comm >= 0) communicator = communicator_of(thread, arguments[signature.comm]);
     call.bytes = bytes_of(thread, function, large, arguments, communicator);

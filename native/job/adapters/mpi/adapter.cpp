@@ -69,7 +69,7 @@ void open_trace() {
   if (environment.run_folder[0] == '\0') return;
   const Library& library = g_adapter.library;
   int rank = environment.rank, size = 0;
-  // Of a program of sessions alone its launcher knows what it is, or nobody.
+  // A program of sessions alone has no world communicator: its rank and size come from the launcher, or stay unknown.
   if (!library.world_is_up.load(std::memory_order_relaxed) || library.comm_rank(library.comm_world, &rank) != 0 ||
       library.comm_size(library.comm_world, &size) != 0) {
     rank = environment.rank < 0 ? 0 : environment.rank;

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // The MPI adapter's state: one a process, and one a thread that makes blocking calls.
 //
-// A blocking call goes: entry.cpp finds the thread, notes the time, lets the call through (or, in `published`, waits by
-// request first), and has it accounted for. While it is inside, the library's idle loop reaches hooks.cpp, which waits.
-// Outside of a blocking call nothing of ours ever waits, so sched_yield() keeps its meaning for everybody else.
+// A blocking call: entry.cpp finds the thread, notes the time, and calls the library. With `published`, it waits by
+// request first. Then it has the call accounted for. While the call is inside, the library's idle loop reaches
+// hooks.cpp, which waits.
+// Outside of a blocking call this adapter never waits, so sched_yield() keeps its meaning for all other callers.
 #ifndef POWERCCL_ADAPTERS_MPI_ADAPTER_H
 #define POWERCCL_ADAPTERS_MPI_ADAPTER_H
 #include <stdint.h>
@@ -37,7 +38,7 @@ struct ThreadState {
 
   ThreadState* next_free = nullptr;
   bool inside = false;      // a blocking call of this thread is under way
-  bool by_request = false;  // it polls by request itself: the library's idle loop is left alone
+  bool by_request = false;  // the adapter polls a request: no waiting in the library's idle loop
   Rounds rounds;
   uint32_t visits = 0;  // of the idle loop, in this call
   uint32_t polls = 0;   // idle ones, of the application's own
@@ -64,7 +65,7 @@ struct ThreadState {
 // thread, and the next thread that comes goes on with its sums.
 class ThreadStates {
  public:
-  // The trace has 16 bits for a thread. Half a chunk would map twice as often, 1 MiB at a time; a chunk of twice the
+  // The trace has 16 bits for a thread. Half a chunk would map twice as often, 1 MiB at a time. A chunk of twice the
   // size would take 4 MiB for a process with one thread.
   static constexpr uint32_t kMost = 65536, kInChunk = 64;
 
@@ -123,7 +124,7 @@ void before_finalize(bool world);
 void after_finalize(Word result);
 // Writes the sums of all threads into the trace.
 void record_sums();
-// Whether MPI is up in this process, whoever has started it.
+// Whether MPI is up in this process.
 bool mpi_is_up();
 // Addresses in the library and in what it is built on are looked up again at their next use.
 void forget_functions();

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Whether the library would refuse a collective for its arguments.
 //
-// A rank whose call is refused returns at once and takes no part in the collective. So it must take no part in the
-// barrier in front of it either: that would wait for ranks that never call, or match a later call of theirs.
+// A rank whose call is refused returns immediately and takes no part in the collective. So it must take no part in the
+// barrier in front of it. Such a barrier would wait for ranks that never call, or match a later call of theirs.
 //
 // What is refused differs between libraries, and users can switch the checks off. So the library itself is asked, on a
 // communicator of this rank alone, whose errors are returned. Nothing is sent there, and little is copied.
@@ -60,14 +60,14 @@ std::atomic<Collective> g_collectives[kCollectives][2];
 Word g_alone = 0;  // the communicator of this rank alone; 0: there is none
 
 Collective collective(Function function, bool large) {
-  Collective found = g_collectives[function][large].load(std::memory_order_acquire);
-  if (found == nullptr) {
+  Collective known = g_collectives[function][large].load(std::memory_order_acquire);
+  if (known == nullptr) {
     char name[64];
     snprintf(name, sizeof(name), "PMPI_%s%s", kSignatures[function].name, large ? "_c" : "");
-    found = reinterpret_cast<Collective>(next_symbol(name));
-    g_collectives[function][large].store(found, std::memory_order_release);
+    known = reinterpret_cast<Collective>(next_symbol(name));
+    g_collectives[function][large].store(known, std::memory_order_release);
   }
-  return found;
+  return known;
 }
 
 // One call that may be refused, and what is asked instead.
@@ -111,8 +111,8 @@ class Trial {
   }
   bool is_in_place(const Side& side) const { return given_[side.buffer] == g_adapter.library.in_place; }
 
-  // Whether this rank has to say what the buffer is: it does not for its own block in place, nor as another than the
-  // root for the root's buffer.
+  // Whether this rank has to say what the buffer is. It does not for its own block in place, nor for the root's buffer
+  // unless it is the root.
   bool is_told(const Side& side) const {
     if (side.buffer < 0) return false;
     const bool sending = &side == &shape_.from;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // What is known of the process's communicators and datatypes, by handle. Handles are used again after they were freed,
-// so whoever sees a free says so.
+// so the hooks of free functions report each free.
 #ifndef POWERCCL_ADAPTERS_MPI_COMMUNICATORS_H
 #define POWERCCL_ADAPTERS_MPI_COMMUNICATORS_H
 #include <pthread.h>

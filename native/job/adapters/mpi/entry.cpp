@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // MPI_X and PMPI_X of every function that can block: look up, guard, delegate. The PMPI_ names are here as well,
-// because Open MPI's Fortran bindings call those; whichever comes first is the call, what it calls in turn passes
-// through.
+// because Open MPI's Fortran bindings call those. The first of the two that is called counts as the call, and nested
+// calls pass through.
 #include <stdio.h>
 
 #include "adapters/mpi/adapter.h"
@@ -35,9 +35,9 @@ template <Function kFunction, Form kForm, class... Words>
 __attribute__((always_inline)) inline Word forward(Words... words) {
   constexpr Kind kKind = kSignatures[kFunction].kind;
   using Next = Word (*)(Words...);
-  void* found = g_next[kFunction][kForm].load(std::memory_order_acquire);
-  if (__builtin_expect(found == nullptr, 0)) found = find_next(kFunction, kForm, __builtin_return_address(0));
-  const Next next = reinterpret_cast<Next>(found);
+  void* function = g_next[kFunction][kForm].load(std::memory_order_acquire);
+  if (__builtin_expect(function == nullptr, 0)) function = find_next(kFunction, kForm, __builtin_return_address(0));
+  const Next next = reinterpret_cast<Next>(function);
   if constexpr (kKind == Kind::INIT || kKind == Kind::FINALIZE) {
     ThreadState* thread = kKind == Kind::FINALIZE ? this_thread() : nullptr;
     if (t_depth != 0 || (thread != nullptr && thread->inside)) return next(words...);

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// abi/mpi_functions.def as data: what stands at which argument of each blocking MPI function.
+// abi/mpi_functions.def as data: the meaning of each argument of each blocking MPI function.
 #ifndef POWERCCL_ADAPTERS_MPI_FUNCTIONS_H
 #define POWERCCL_ADAPTERS_MPI_FUNCTIONS_H
 #include <stdint.h>
 
 namespace powerccl::mpi {
 
-// Every argument and result of a C function that is handled here is a pointer, an integer or a handle, hence a word in
-// the calling conventions of x86-64 and AArch64 Linux: one type fits all libraries, whatever their handles are. Of an
+// Every argument and result of the C functions here is a pointer, an integer or a handle. In the calling conventions of
+// x86-64 and AArch64 Linux each of them is one word. So one type fits all libraries, whatever their handles are. Of an
 // `int` only the low half of its word means anything.
 using Word = intptr_t;
 

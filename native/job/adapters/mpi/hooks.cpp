@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // What the library's idle loop calls.
 //
-// Libraries that poll call sched_yield() there only if they are told to yield. `powerccl run` sets the variables that
-// tell them (YIELDING in python/powerccl/launch/mpi.py), and Open MPI is told by wire_open_mpi() as well.
+// Libraries that poll call sched_yield() only if they are configured to yield. `powerccl run` sets the variables that
+// configure them (YIELDING in python/powerccl/launch/mpi.py). wire_open_mpi() configures Open MPI as well.
 #include <sched.h>
 
 #include "adapters/mpi/adapter.h"
@@ -12,7 +12,7 @@ using namespace powerccl::mpi;
 
 namespace {
 
-// So many idle polls, some microseconds, are waited before anybody looks at a clock: short calls are not slowed by it.
+// So many idle polls, some microseconds, pass before the clock is read: short calls are not slowed by it.
 // Not where others want the core: what this rank waits for may be one of them.
 constexpr uint32_t kUnwatched = 32;
 
@@ -29,17 +29,17 @@ std::atomic<AddTime> g_add_time{nullptr};
 // The library's own function of this name, as long as it is loaded. Null: there is none.
 template <class F>
 F behind(std::atomic<F>& known, const char* name) {
-  F found = known.load(std::memory_order_relaxed);
-  if (found == nullptr) {
-    found = reinterpret_cast<F>(next_symbol(name));
-    known.store(found, std::memory_order_relaxed);
+  F function = known.load(std::memory_order_relaxed);
+  if (function == nullptr) {
+    function = reinterpret_cast<F>(next_symbol(name));
+    known.store(function, std::memory_order_relaxed);
   }
-  return found;
+  return function;
 }
 
 constexpr uint32_t kPollsBetweenOffers = 256;
 
-// The application polls by itself (MPI_Test, MPI_Iprobe) and has other things to do: without us the library would not
+// The application itself polls (MPI_Test, MPI_Iprobe) and has other things to do: without us the library would not
 // have yielded. It does where others want the core, and now and then to find out.
 void polled(ThreadState* thread) {
   if (!thread->waiter.shares_core() && ++thread->polls % kPollsBetweenOffers != 0) return;

@@ -15,7 +15,7 @@ namespace {
 
 struct Wanted {
   uintptr_t address;
-  CodeRange found;
+  CodeRange range;
 };
 
 int look_for_code(dl_phdr_info* info, size_t, void* data) {
@@ -26,7 +26,7 @@ int look_for_code(dl_phdr_info* info, size_t, void* data) {
     if (segment.p_type != PT_LOAD || (segment.p_flags & PF_X) == 0 || wanted->address - from >= segment.p_memsz) {
       continue;
     }
-    wanted->found = {from, from + segment.p_memsz};
+    wanted->range = {from, from + segment.p_memsz};
     return 1;
   }
   return 0;
@@ -35,10 +35,10 @@ int look_for_code(dl_phdr_info* info, size_t, void* data) {
 CodeRange code_around(const void* function) {
   Wanted wanted{reinterpret_cast<uintptr_t>(function), {}};
   if (function != nullptr) dl_iterate_phdr(look_for_code, &wanted);
-  return wanted.found;
+  return wanted.range;
 }
 
-// An object of the library. A program linked without PIC has its own copy of it, which is then everybody's, so the
+// An object of the library. A program linked without PIC has its own copy of it, which all libraries then share, so the
 // search begins at the program.
 Word object(const char* name) {
   return reinterpret_cast<Word>(names::first_definition(name));
@@ -46,9 +46,9 @@ Word object(const char* name) {
 
 template <class F>
 bool find(F*& function, const char* name) {
-  void* found = next_symbol(name);
-  if (found != nullptr) function = reinterpret_cast<F*>(found);
-  return found != nullptr;
+  void* symbol = next_symbol(name);
+  if (symbol != nullptr) function = reinterpret_cast<F*>(symbol);
+  return symbol != nullptr;
 }
 
 }  // namespace

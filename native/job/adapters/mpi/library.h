@@ -13,11 +13,11 @@ namespace powerccl::mpi {
 // How the library's idle loop reaches us.
 enum class Hook : uint8_t {
   kNone,
-  kYield,  // sched_yield(), once the library is told to yield
+  kYield,  // sched_yield(), once the library is configured to yield
   kUcx,    // ucp_worker_progress(), which MPICH before 4.3 over UCX calls at every poll
 };
 
-// Where code lies: a shared library's executable segment.
+// A range of code: a shared library's executable segment.
 struct CodeRange {
   uintptr_t from = 0, to = 0;
 };

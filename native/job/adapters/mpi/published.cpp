@@ -2,10 +2,11 @@
 // The published mechanism (Hilgeman, MVAPICH user group 2023): await a request at low power, then make the blocking
 // call. For libraries whose idle loop cannot be reached, and to compare with.
 //
-// A barrier request in front of a collective is right only if every rank of the communicator puts it there. Whether one
-// does depends on nothing but the function, the communicator's size and its being an intra-communicator of ranks of one
-// MPI_COMM_WORLD, which all its ranks see alike, and on one agreement of that world made at initialisation: never on
-// counts, roots, types or times. A rank whose call the library refuses makes no collective, and no barrier either.
+// A barrier request in front of a collective is right only if every rank of the communicator puts it there. The
+// decision depends only on what all ranks see alike: the function, the communicator's size, and its being an
+// intra-communicator within one MPI_COMM_WORLD. One agreement of that world at initialisation is the last condition.
+// Counts, roots, types and times play no part. A rank whose call the library refuses makes no collective, and no
+// barrier either.
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -23,19 +24,19 @@ using Call = int (*)(Word, Word, Word, Word, Word, Word, Word);
 // A function of the library by its PMPI_ name, looked up once while MPI is up.
 struct Named {
   const char* name;
-  std::atomic<void*> found{nullptr};
+  std::atomic<void*> address{nullptr};
 
   template <class... Words>
   int operator()(Words... words) {
-    void* function = found.load(std::memory_order_acquire);
+    void* function = address.load(std::memory_order_acquire);
     if (function == nullptr) {
       function = next_symbol(name);
       if (function == nullptr) return -1;
-      found.store(function, std::memory_order_release);
+      address.store(function, std::memory_order_release);
     }
     return reinterpret_cast<int (*)(Words...)>(function)(words...);
   }
-  void forget() { found.store(nullptr, std::memory_order_release); }
+  void forget() { address.store(nullptr, std::memory_order_release); }
 };
 
 Named g_ibarrier{"PMPI_Ibarrier"}, g_test{"PMPI_Test"}, g_testall{"PMPI_Testall"}, g_testany{"PMPI_Testany"},
@@ -102,7 +103,7 @@ bool barrier_first(ThreadState* thread, Function function, bool large, const Wor
 
 bool by_request(ThreadState* thread, Function function, bool large, const Word* a, Word* result) {
   const Signature& signature = kSignatures[function];
-  // Nobody is waited for, and MPICH 4.0.2 leaves the status of such a request as it was.
+  // Such a call has no peer to wait for, and MPICH 4.0.2 leaves the status of such a request as it was.
   if (function <= kSendrecv && function >= kSend && signature.peer >= 0 &&
       static_cast<int32_t>(a[signature.peer]) == g_adapter.library.proc_null) {
     return false;
@@ -219,8 +220,8 @@ void register_member() {
   if (!written || rename(aside, path) != 0) unlink(aside);
 }
 
-// Initialisation is over, so every rank has begun it, and those that have the library have left their marks: on one
-// host all see the same files, hence decide the same.
+// Initialisation is over, so every rank has begun it. Ranks that have the library have left their marks. On one host
+// all ranks see the same files, so they decide the same.
 bool all_members_here(const Library& library) {
   int size = 0;
   if (library.comm_size(library.comm_world, &size) != 0) return false;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A seccomp filter that the job installs, and which refuses system calls that are made here: recording ends before the
-// filter holds, and waiting makes no system call afterwards.
+// Seccomp filters that the job installs, and that refuse system calls of this adapter. Recording ends before such a
+// filter is in force, and waiting makes no system call afterwards.
 #include <linux/prctl.h>
 #include <pthread.h>
 #include <sys/syscall.h>
@@ -29,7 +29,7 @@ void wait_without_calls(bool may_yield) {
   g_adapter.plan.sleeps = false;
   table.sleep = [](void*, uint64_t) {};
   table.slack = [](void*, uint64_t) { return uint64_t{0}; };
-  // `powerccl run` has told the library to yield, which alone it would not do.
+  // `powerccl run` has configured the library to yield, which alone it would not do.
   if (!may_yield) table.yield = [](void*) {};
 }
 

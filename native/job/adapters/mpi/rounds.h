@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Whether something moved between two visits of the library's idle loop, told from what else happened in between.
+// Whether something moved between two visits of the library's idle loop, inferred from what else happened in between.
 #ifndef POWERCCL_ADAPTERS_MPI_ROUNDS_H
 #define POWERCCL_ADAPTERS_MPI_ROUNDS_H
 #include <stdint.h>
@@ -10,17 +10,17 @@ namespace powerccl::mpi {
 
 // Three signs, any of them is enough.
 //
-// Rounds: the library calls something of ours once a round (Open MPI: a progress function; MPICH 4.3 and later over
-// UCX: ucp_worker_progress), and only idle rounds come to the idle loop. More than one round between two visits means
-// that the others had work.
+// Rounds: the library calls a function of this adapter once a round, and only idle rounds reach the idle loop. In Open
+// MPI it is a progress function. In MPICH 4.3 and later over UCX it is ucp_worker_progress. More than one round between
+// two visits means that the others had work.
 //
-// Places: MPICH yields in its progress function when one or more rounds moved nothing, and, as it is built by default,
-// in the loop around it after every round. While nothing moves these two take turns; the same place twice means that
-// the first was left out, because its count began anew.
+// Places: MPICH yields in its progress function when one or more rounds moved nothing. In its default build, it also
+// yields in the loop around it after every round. While nothing moves these two take turns. The same place twice means
+// that the first was left out, because its count began again.
 //
-// Times: Intel MPI adds up how long its loop is idle, after every visit but the first of a loop. The loop ends when a
-// request of any kind was completed, others' included, and is begun again if it was not the one that is waited for. Two
-// visits without such a time in between mean that it was begun again just before.
+// Times: Intel MPI adds up how long its loop is idle, after every visit but the first of a loop. The loop ends when any
+// request completes. It begins again if another request is waited for. Two visits without such a time in between mean
+// that the loop has just begun again.
 class Rounds {
  public:
   void begin() {

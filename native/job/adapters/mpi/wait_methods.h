@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Ways to wait without spinning: TPAUSE (Intel WAITPKG), MWAITX with its timer (AMD MONITORX), timed sleep. Which one a
-// machine really has is known only after a timed test: hypervisors hide the instructions, and some let MWAITX through
-// as a trapped no-op that ignores its timer.
+// Ways to wait without spinning: TPAUSE (Intel WAITPKG), MWAITX with its timer (AMD MONITORX), timed sleep. Only a
+// timed test shows which of them a machine has. Hypervisors hide the instructions, and some turn MWAITX into a trapped
+// no-op that ignores its timer.
 //
-// The instructions, the clock and the system calls stand in a table, so that tests put others in their place.
+// The instructions, the clock and the system calls are in a table, so that tests can replace them.
 #ifndef POWERCCL_ADAPTERS_MPI_WAIT_METHODS_H
 #define POWERCCL_ADAPTERS_MPI_WAIT_METHODS_H
 #include <stdint.h>
@@ -23,7 +23,7 @@ struct WaitTable {
   uint64_t (*now)(void* context) = nullptr;
   // Waits in C0.2 until the counter passes `deadline`, or the system's limit (umwait_control/max_time) ends it sooner.
   void (*tpause)(void* context, uint64_t deadline_ticks) = nullptr;
-  // Monitors a line that nobody writes and waits at most so long.
+  // Monitors a cache line that no thread writes, so the timer ends the wait.
   void (*mwaitx)(void* context, uint32_t most_ticks) = nullptr;
   void (*sleep)(void* context, uint64_t length_ns) = nullptr;
   void (*yield)(void* context) = nullptr;
@@ -35,8 +35,8 @@ struct WaitTable {
 // The machine's own. `clock` must have begun.
 WaitTable machine_wait_table(const TickClock& clock);
 
-// Whether CPUID offers the method and it waits as long as it is asked to: 20 us, five times, at least four of them
-// between 0.8 and 1.6 times that, in a single instruction. Takes 0.2 ms.
+// Whether CPUID offers the method, and the method waits as long as it is asked to. The test waits 20 us five times.
+// Four of the waits must take 0.8 to 1.6 times that, in a single instruction. The test takes 0.2 ms.
 bool passes_self_test(const WaitTable& table, WaitMethod method);
 
 // The best that passes where `wish` is kSpin's opposite, auto; `text` says what was chosen and why not another.

@@ -4,11 +4,12 @@
 namespace powerccl {
 namespace {
 
-// WaitPlan says what these are for. Half of the spin time sleeps in waits that end at once; double saves little there.
+// WaitPlan says what these are for. Half of the spin time sleeps in waits that end immediately; double saves little
+// there.
 constexpr double kSpinUs = 150.0;
-// Most of what a long wait costs is the number of its sleeps: a quarter less in a wait of 1 s than with 2 ms. 10 ms
-// saves none there, and a sleep that wakes late then exceeds 1 % of it. Where the library does not tell what moved, one
-// message after the other may find the rank asleep; half costs 6 % more sleeps.
+// Most of what a long wait costs is the number of its sleeps: a quarter less in 1 s than with 2 ms. 10 ms saves none
+// there, and a sleep that wakes late then exceeds 1 % of it. If the library does not report progress, one message after
+// another may find the rank asleep; half costs 6 % more sleeps.
 constexpr double kLongestUs = 8000.0, kLongestUnsureUs = 5000.0;
 // A poll is a sign if it takes so many times the usual length, plus a margin. A poll takes 0.1 us (MPICH over UCX) to
 // 1 us, and serving a message adds 1 us. Double of either constant misses small messages. Half of either takes one poll
@@ -24,7 +25,7 @@ constexpr double kAlertUs = 50.0;
 constexpr uint32_t kSign = 3, kBelieved = 9, kMostDoubt = 15;
 constexpr double kYieldUs = 20.0;
 constexpr double kMostTakenUs = 30.0;  // an offer that takes longer was taken: a thread switch and back are 6 us
-constexpr uint64_t kCallsAnOffer = 5;  // sched_yield() that nobody takes is three to four empty calls long
+constexpr uint64_t kCallsAnOffer = 5;  // sched_yield() with no taker is three to four empty calls long
 constexpr int kCallsTried = 32;
 constexpr double kInstructionUs = 200.0;
 // A core counts as shared for so many offers or pauses since the last offer that was taken.
@@ -35,7 +36,7 @@ constexpr double kAnswerUs = 3.0;
 constexpr uint32_t kEnoughAnswers = 4;
 constexpr uint32_t kTriesApart = 256;
 
-// How long an offer of the core takes at most that nobody takes. Not by trying: while a job starts, most are taken.
+// How long an offer of the core takes at most if no thread takes it. Not by trying: while a job starts, most are taken.
 uint64_t offer_ticks(const WaitTable& table) {
   uint64_t least = ~uint64_t{0};
   for (int i = 0; i < kCallsTried; ++i) {
@@ -108,7 +109,7 @@ void Waiter::idle(const WaitPlan& plan, Moved moved) {
   wait_ += took;
   sleep_ += took;
   slept_ticks += took;
-  if (shared_ > 0) --shared_;  // whoever wants the core has it meanwhile
+  if (shared_ > 0) --shared_;  // another thread may use the core meanwhile
   ++sleeps;
   last_ = after;
 }

@@ -2,11 +2,10 @@
 // One thread's waiting inside blocking calls of a library that polls: how long it has waited, and what it does with the
 // core meanwhile.
 //
-// First it polls (spin budget), giving way to whoever else wants the core: at once, unless others' answers have come
-// sooner than a change of threads takes, as they do while those who answer run on other cores. Then it pauses, each
-// time for at most a fraction of the time already waited, so that it goes on at most that fraction late. When the
-// library moved something meanwhile, waiting starts anew: a rank that serves others' messages while it waits serves
-// them awake.
+// First it polls (spin budget), and yields the core to other threads. It yields immediately, unless peers' answers have
+// come sooner than a thread switch takes. They do so while the peers run on other cores. Then it pauses, each time for
+// at most a fraction of the time already waited, so that it goes on at most that fraction late. When the library moved
+// something meanwhile, waiting starts again: a rank that serves others' messages while it waits serves them awake.
 //
 // Some libraries do not tell whether something moved. There, a poll that took much longer than usual is a sign of it.
 // Interrupts look the same, so a single sign keeps the rank awake for a moment only. Signs that come again and again
@@ -34,14 +33,14 @@ struct WaitPlan {
   uint64_t yield_ticks = 0;           // polls for so long before it offers the core to others, and between such offers
   uint64_t taken_ticks = 0;           // an offer that took longer was taken
   uint64_t answer_ticks = 0;          // what a change of threads and the way back take
-  uint64_t instruction_ticks = 0;     // pauses up to here by instruction, if there is one
+  uint64_t instruction_ticks = 0;     // pauses up to here by instruction; 0: none available
 };
 
 WaitPlan make_wait_plan(const WaitTable& table, const WaitChoice& choice, double budget_percent, bool sleeps);
 
 // A bound that a fixed share of varying values stay under, in constant space.
 //
-// Each value moves the bound by a share of itself, so an outlier, such as another thread's turn, moves it no further
+// Each value moves the bound by a share of itself. So an outlier, such as another thread's turn, moves it no further
 // than any other value. The bound settles where as much goes up as goes down. At half of the shares it needs 100 values
 // to follow a change. At double of them a sleep may be late by a tenth of its overshoot.
 class Bound {
@@ -78,7 +77,7 @@ class Waiter {
   }
   // The library has polled and nothing moved in this poll; `moved`: in those since the last idle one.
   void idle(const WaitPlan& plan, Moved moved);
-  // Offers the core to whoever else wants it, and learns whether anybody does.
+  // Offers the core to other threads, and learns whether any takes it.
   void offer_core(const WaitPlan& plan, uint64_t now);
   // The call is over: what was changed for it is restored.
   void end(const WaitPlan& plan) {
@@ -116,8 +115,8 @@ class Waiter {
   uint64_t slack_ns_ = 0;
   uint32_t polls_ = 0;   // left before the next pause
   uint32_t shared_ = 0;  // the core is wanted by others: looks left for which that is believed
-  // On such a core: until when an answer is waited for before the core is offered, 0: it is not; how well that went;
-  // and how often it was not tried.
+  // On such a core: until when an answer is waited for before the core is offered (0: not at all). Then how well that
+  // went, and how often it was not tried.
   uint64_t answer_until_ = 0;
   uint32_t answers_ = kMostAnswers, untried_ = 0;
 };

@@ -13,8 +13,8 @@
 namespace powerccl::nccl {
 namespace {
 
-// Constructed when the first communicator comes, so that a process that loads the library and never communicates pays
-// nothing; never destroyed, because NCCL's threads may outlive everything.
+// Constructed with the first communicator, so that a process that loads the library and never communicates pays
+// nothing. Never destroyed, because NCCL's threads may outlive everything.
 alignas(Runtime) unsigned char g_storage[sizeof(Runtime)];
 std::atomic<int> g_plugin_version{0};
 std::atomic<bool> g_api_came{false};
@@ -29,11 +29,11 @@ constexpr OwnCall kClockCalls[] = {
 };
 
 void forked_child() {
-  if (Runtime* its = runtime()) its->forked_child();
+  if (Runtime* active = runtime()) active->forked_child();
 }
 
 __attribute__((destructor)) void library_ends() {
-  if (Runtime* its = runtime()) its->shut_down();
+  if (Runtime* active = runtime()) active->shut_down();
 }
 
 }  // namespace
@@ -43,15 +43,15 @@ constinit Cuda g_cuda;
 constinit pthread_mutex_t g_mutex = PTHREAD_MUTEX_INITIALIZER;
 
 Runtime* open_runtime() {
-  Runtime* its = g_runtime.load(std::memory_order_acquire);
-  if (its != nullptr) return its;
-  its = new (g_storage) Runtime();
+  Runtime* active = g_runtime.load(std::memory_order_acquire);
+  if (active != nullptr) return active;
+  active = new (g_storage) Runtime();
   g_cuda = find_cuda();
   call_in_forked_child(forked_child);
   g_process = getpid();
-  its->refuse(g_refusal);
-  g_runtime.store(its, std::memory_order_release);
-  return its;
+  active->refuse(g_refusal);
+  g_runtime.store(active, std::memory_order_release);
+  return active;
 }
 
 bool plugin_came() {
@@ -78,16 +78,16 @@ int call_behind(void*, void* stream, void (*callback)(void*), void* data) {
 
 void powerccl::filters::filter_comes(const SeccompFilter& filter) {
   using namespace powerccl::nccl;
-  Runtime* its = runtime();
+  Runtime* active = runtime();
   Refusal refusal{filter.refuses(kRecordingCalls), true};
-  if (!refusal && (its == nullptr || its->changes_clocks())) refusal.call = filter.refuses(kClockCalls);
-  if (!refusal && its == nullptr) refusal.call = filter.refuses(kBeginningCalls);
+  if (!refusal && (active == nullptr || active->changes_clocks())) refusal.call = filter.refuses(kClockCalls);
+  if (!refusal && active == nullptr) refusal.call = filter.refuses(kBeginningCalls);
   if (!refusal) return;
-  if (its == nullptr) {
+  if (active == nullptr) {
     g_refusal = {refusal.call, filter.allows_saying()};
     g_refusal.leave_word();
   } else if (getpid() == g_process) {  // else a child after vfork(), whose filter is not its parent's
     live().stop();
-    its->withdraw(refusal);
+    active->withdraw(refusal);
   }
 }

@@ -28,15 +28,15 @@ inline Runtime* runtime() {
 // The runtime, made if need be. Under g_mutex.
 Runtime* open_runtime();
 
-// NCCL has loaded our plugin: it tells of everything that is told of calls and kernels.
+// NCCL has loaded our plugin: the plugin then reports all calls and kernels.
 bool plugin_came();
 void set_plugin_came(int version);
 int plugin_version();  // of NCCL's interface; 0: it has not come
-// We have told of an NCCL's calls ourselves, as functions that stand before its own.
+// The interposed functions have reported an NCCL's calls.
 bool api_came();
 void set_api_came();
 
-// What this thread's present NCCL call has been told about streams, for plugins that are not told of them (v4).
+// Streams of this thread's present NCCL call, for plugin interfaces without them (v4).
 struct StreamOfCall {
   uint64_t handle = 0;
   bool known = false;

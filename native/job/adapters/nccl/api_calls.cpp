@@ -17,7 +17,7 @@ namespace {
 struct Part {
   void* stream;
   void* comm;
-  Communicator* communicator;  // null: a plugin tells of its calls
+  Communicator* communicator;  // null: a plugin reports its calls
   CallOfStream before;         // the stream's last call until now
   CallOfStream first;          // of these; the plugin's is not known
   KernelRan kernel;
@@ -87,8 +87,8 @@ void forget_calls() {
 
 void call_made(const ApiCall& call) {
   Communicator* communicator = communicator_of(call.comm);
-  Runtime* its = runtime();
-  Streams* streams = its != nullptr ? its->streams() : nullptr;
+  Runtime* active = runtime();
+  Streams* streams = active != nullptr ? active->streams() : nullptr;
   if (streams == nullptr) return;
   tell_launches(streams);
   Part* part = part_of(call);
@@ -101,37 +101,38 @@ void call_made(const ApiCall& call) {
     part->communicator = communicator;
     part->live = Live::kNone;
     part->captured = is_captured(call.stream);
-    if (part->captured && its->selection().capture_begins()) time_calls_without_kernel_events();
+    if (part->captured && active->selection().capture_begins()) time_calls_without_kernel_events();
     part->before = streams->last_call(key_of(call.stream));
   }
   const uint64_t handle = reinterpret_cast<uint64_t>(call.stream);
   t_thread.stream = {handle, t_calls.count == 1 || (t_thread.stream.known && t_thread.stream.handle == handle)};
   if (communicator == nullptr) {
-    check_mask_owner(its);  // where the plugin is told of nothing any more, it cannot see that
+    check_mask_owner(active);  // a plugin that receives no more events cannot see that
     unreported_call_made(call, part->captured);
     return;
   }
 
   CallSeen seen = seen_of(call);
   seen.captured = part->captured;
-  if (its->selection().asked()) part->asked = true;
-  if (t_calls.group == 0) t_calls.group = its->group_begins(communicator);
-  const Handle made = call.exchange ? its->point_to_point(communicator, t_calls.group, call.send, seen)
-                                    : its->collective(communicator, t_calls.group, seen);
+  if (active->selection().asked()) part->asked = true;
+  if (t_calls.group == 0) t_calls.group = active->group_begins(communicator);
+  const Handle made = call.exchange ? active->point_to_point(communicator, t_calls.group, call.send, seen)
+                                    : active->collective(communicator, t_calls.group, seen);
   if (part->first.call == 0) part->first = {communicator, communicator->index, made};
   add_to_kernel(&part->kernel, communicator, call, seen.message_bytes);
 }
 
 void launch_begins() {
-  Runtime* its = runtime();
-  Streams* streams = its != nullptr ? its->streams() : nullptr;
+  Runtime* active = runtime();
+  Streams* streams = active != nullptr ? active->streams() : nullptr;
   if (streams == nullptr || t_calls.count == 0) return;
   unreported_launch_begins();
-  if (t_calls.group != 0) its->group_ending(t_calls.group);
+  if (t_calls.group != 0) active->group_ending(t_calls.group);
   for (uint32_t i = 0; i < t_calls.count; ++i) {
     Part& part = t_calls.parts[i];
     if (part.captured) continue;
-    if (part.communicator != nullptr) part.launch = its->launch_begins(part.communicator, t_calls.group, part.stream);
+    if (part.communicator != nullptr)
+      part.launch = active->launch_begins(part.communicator, t_calls.group, part.stream);
     if (!first_of_stream(i)) continue;
     part.stalls = streams->computes(key_of(part.stream)) && marks().affordable(&part.burst);
     const bool timed = part.communicator != nullptr && part.asked;
@@ -144,12 +145,12 @@ void launch_begins() {
 
 void launch_ended(int result) {
   unreported_launch_ended(result);
-  Runtime* its = runtime();
-  Streams* streams = its != nullptr ? its->streams() : nullptr;
+  Runtime* active = runtime();
+  Streams* streams = active != nullptr ? active->streams() : nullptr;
   for (uint32_t i = 0; i < t_calls.count; ++i) {
     Part& part = t_calls.parts[i];
     live().end(part.live, part.stream, result == kNcclSuccess ? part.first : CallOfStream());
-    if (its != nullptr && part.launch != 0) its->launch_ends(part.launch);
+    if (active != nullptr && part.launch != 0) active->launch_ends(part.launch);
     if (part.pair == nullptr) continue;
     MarkOf of;
     of.call = part.first;
@@ -169,7 +170,7 @@ void launch_ended(int result) {
     of.kernel = part.kernel;
     marks().end(part.pair, part.stream, of);
   }
-  if (its != nullptr && t_calls.group != 0) its->group_ends(t_calls.group);
+  if (active != nullptr && t_calls.group != 0) active->group_ends(t_calls.group);
   if (t_calls.count > 0) marks().look();
   forget_calls();
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// NCCL's public functions as a source of what is told to the runtime: all of it where NCCL has no profiler plugin of
-// ours (before 2.27, or because the user chose another), else only what its plugin interface lacks.
+// Reports NCCL's public functions to the runtime. If NCCL has no profiler plugin of ours (before 2.27, or by the user's
+// choice), they are the only source. Otherwise they add only what the plugin interface lacks.
 #ifndef POWERCCL_ADAPTERS_NCCL_API_CALLS_H
 #define POWERCCL_ADAPTERS_NCCL_API_CALLS_H
 #include <stddef.h>
@@ -18,10 +18,10 @@ struct ApiCall {
   bool exchange = false, send = false;
   int type = 0, root = -1;
   size_t count = 0;
-  bool one_sided = false;  // a signal or a wait for one: an exchange that no plugin is told of
+  bool one_sided = false;  // a signal or a wait for one: an exchange that NCCL reports to no plugin
 };
 
-// As the runtime is told of it, but for whether a graph captures it.
+// The call as the runtime receives it, except whether a graph captures it.
 CallSeen seen_of(const ApiCall& call);
 
 // Before NCCL is given the call; what is launched now, where there is no group, or else at the group's end.

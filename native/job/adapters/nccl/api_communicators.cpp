@@ -14,8 +14,8 @@ namespace {
 struct Known {
   uint64_t id = 0;
   std::atomic<Communicator*> communicator{nullptr};
-  std::atomic<Communicator*> plugins{nullptr};  // the plugin's, where there is one
-  std::atomic<bool> settled{false};             // brought up, or to be left alone
+  std::atomic<Communicator*> plugins{nullptr};  // the plugin's, or null
+  std::atomic<bool> settled{false};             // brought up, or not recorded
   uint32_t splits = 0;
 };
 KeyTable<Known, 1024> g_known;
@@ -52,7 +52,7 @@ void bring_up(void* comm, Known* known) {
     return;
   }
   seen.id = known->id;
-  Runtime* its = open_runtime();
+  Runtime* active = open_runtime();
   set_api_came();
   Adapter adapter;
   library_text(adapter.library, sizeof(adapter.library), "preload");
@@ -60,7 +60,7 @@ void bring_up(void* comm, Known* known) {
   adapter.ask_kernel_events = no_kernel_events;
   adapter.call_behind = g_cuda.launch_host_func != nullptr ? call_behind : nullptr;
   adapter.open_reader = open_nvml_reader;
-  known->communicator.store(its->communicator_up(seen, gpu_of_device(g_cuda, device), adapter),
+  known->communicator.store(active->communicator_up(seen, gpu_of_device(g_cuda, device), adapter),
                             std::memory_order_release);
 }
 
@@ -85,16 +85,16 @@ Communicator* communicator_of(void* comm) {
 Communicator* plugins_communicator(void* comm) {
   Known* known = g_known.find(reinterpret_cast<uint64_t>(comm));
   if (known == nullptr || runtime() == nullptr) return nullptr;
-  Communicator* found = known->plugins.load(std::memory_order_acquire);
-  if (found != nullptr) return found;
+  Communicator* settled = known->plugins.load(std::memory_order_acquire);
+  if (settled != nullptr) return settled;
   int ranks = 0, rank = 0, device = -1;
   if (!ask("ncclCommCount", comm, &ranks) || !ask("ncclCommUserRank", comm, &rank) ||
       !ask("ncclCommCuDevice", comm, &device)) {
     return nullptr;
   }
-  found = runtime()->only_communicator(ranks, rank, gpu_of_device(g_cuda, device));
-  if (found != nullptr) known->plugins.store(found, std::memory_order_release);
-  return found;
+  settled = runtime()->only_communicator(ranks, rank, gpu_of_device(g_cuda, device));
+  if (settled != nullptr) known->plugins.store(settled, std::memory_order_release);
+  return settled;
 }
 
 void plugins_communicator_is(void* comm, Communicator* communicator) {
@@ -154,10 +154,10 @@ uint64_t id_without(void* parent, const int* ranks, int count) {
 }
 
 void communicator_given_up(void* comm) {
-  Runtime* its = runtime();
-  if (its == nullptr) return;
+  Runtime* active = runtime();
+  if (active == nullptr) return;
   Communicator* communicator = communicator_of(comm);
-  its->calls_given_up(communicator != nullptr ? communicator : plugins_communicator(comm));
+  active->calls_given_up(communicator != nullptr ? communicator : plugins_communicator(comm));
 }
 
 Communicator* communicator_taken(void* comm) {

@@ -7,11 +7,11 @@
 
 namespace powerccl::nccl {
 
-// The runtime's for NCCL's; null where a plugin tells of it, or where it is to be left alone. One that was not ready
+// The runtime's for NCCL's; null if a plugin reports it, or if it is not recorded. One that was not ready
 // when it came (a non-blocking one) is brought up here.
 Communicator* communicator_of(void* comm);
 
-// The plugin's for NCCL's, once a call of it has told, or where only one can be meant. Null: not known.
+// The plugin's for NCCL's, once a call has shown it, or where only one can be meant. Null: not known.
 Communicator* plugins_communicator(void* comm);
 void plugins_communicator_is(void* comm, Communicator* communicator);
 

@@ -23,7 +23,7 @@ bool is_file_name(const char* name) {
   return library || strchr(name, '/') != nullptr;
 }
 
-// The name as it stands, then as a short one.
+// The name unchanged, then as a short one.
 void* open_named(const char* kind, const char* value, int flags) {
   if (in_program(value)) return dlopen(nullptr, flags);
   char name[kName];
@@ -31,8 +31,8 @@ void* open_named(const char* kind, const char* value, int flags) {
     snprintf(name, sizeof(name), "libnccl-%s.so", kind);
     return dlopen(name, flags);
   }
-  void* found = dlopen(value, flags);
-  if (found != nullptr || is_file_name(value)) return found;
+  void* library = dlopen(value, flags);
+  if (library != nullptr || is_file_name(value)) return library;
   snprintf(name, sizeof(name), "libnccl-%s-%s.so", kind, value);
   return dlopen(name, flags);
 }
@@ -48,8 +48,8 @@ void* open_network_plugin() {
 void* open_chained_plugin(const char* kind, const char* value, char* reason, size_t reason_size) {
   reason[0] = '\0';
   if (strcasecmp(value, "none") == 0) return nullptr;
-  void* found = open_named(kind, value, RTLD_NOW | RTLD_LOCAL);
-  if (found == nullptr && value[0] != '\0') {
+  void* library = open_named(kind, value, RTLD_NOW | RTLD_LOCAL);
+  if (library == nullptr && value[0] != '\0') {
     const char* error = dlerror();  // NOLINT(concurrency-mt-unsafe): of this thread
     const size_t length = strlen(value);
     const bool repeats =
@@ -59,7 +59,7 @@ void* open_chained_plugin(const char* kind, const char* value, char* reason, siz
              : repeats        ? error + length + 2
                               : error);
   }
-  return found != nullptr ? found : open_network_plugin();
+  return library != nullptr ? library : open_network_plugin();
 }
 
 const void* chained_table(void* plugin, const char* symbol) {

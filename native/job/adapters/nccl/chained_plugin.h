@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // A plugin of the user's for a place in NCCL that PowerCCL takes. NCCL loads one profiler and one tuner, so PowerCCL
-// loads the other one in turn and passes on what it is told.
+// loads the other one in turn and passes on what it receives.
 #ifndef POWERCCL_ADAPTERS_NCCL_CHAINED_PLUGIN_H
 #define POWERCCL_ADAPTERS_NCCL_CHAINED_PLUGIN_H
 #include <stddef.h>

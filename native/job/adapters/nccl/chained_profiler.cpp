@@ -32,12 +32,13 @@ constinit pthread_mutex_t g_chain_mutex = PTHREAD_MUTEX_INITIALIZER;
 constexpr uint32_t kCommunicators = Runtime::kCommunicators;
 constinit Both g_both[kCommunicators];
 
-// Pairs of handles. NCCL says of no event that it is over, so the oldest make room: calls for 13,000 collectives that
-// the GPU has yet to begin, or channels, which come and go while a kernel runs, so as not to push calls out.
+// Pairs of handles. NCCL never says that an event is over, so new pairs replace the oldest ones. There is room for
+// calls of 13,000 collectives that the GPU has yet to begin. Channels, which come and go while a kernel runs, have
+// pairs of their own, so that they do not replace calls.
 struct Pair {
   std::atomic<Handle> name{0};
-  std::atomic<Handle> ours{0};
-  std::atomic<void*> theirs{nullptr};
+  std::atomic<Handle> own{0};
+  std::atomic<void*> user{nullptr};
   std::atomic<unsigned> wished{0};  // when it began
 };
 constexpr uint64_t kPairs = 1 << 16;
@@ -50,13 +51,13 @@ Pair& place_of(Handle pair) {
   return g_pairs[(pair & kChannelBit) != 0 ? 1 : 0][(pair >> kNumberShift) % kPairs];
 }
 
-Handle make_pair(bool channel, Handle ours, void* theirs, unsigned wished) {
+Handle make_pair(bool channel, Handle own, void* user, unsigned wished) {
   const uint64_t number = g_next_pair[channel ? 1 : 0].fetch_add(1, std::memory_order_relaxed);
   const Handle name = number << kNumberShift | (channel ? kChannelBit : 0) | kPairBits;
   Pair& pair = place_of(name);
   pair.name.store(0, std::memory_order_relaxed);
-  pair.ours.store(ours, std::memory_order_release);
-  pair.theirs.store(theirs, std::memory_order_release);
+  pair.own.store(own, std::memory_order_release);
+  pair.user.store(user, std::memory_order_release);
   pair.wished.store(wished, std::memory_order_release);
   pair.name.store(name, std::memory_order_release);
   return name;
@@ -68,8 +69,8 @@ void* theirs_of(void* handle) {
   if ((given & kHandleBits) != kPairBits) return nullptr;
   const Pair& pair = place_of(given);
   if (pair.name.load(std::memory_order_acquire) != given) return nullptr;
-  void* theirs = pair.theirs.load(std::memory_order_acquire);
-  return pair.name.load(std::memory_order_relaxed) == given ? theirs : nullptr;
+  void* user = pair.user.load(std::memory_order_acquire);
+  return pair.name.load(std::memory_order_relaxed) == given ? user : nullptr;
 }
 
 void* as_pointer(Handle handle) {
@@ -84,7 +85,7 @@ struct GroupOfThread {
 };
 constinit thread_local GroupOfThread t_group;
 
-// What we wanted stands beside what they wanted: bits that no event has.
+// What PowerCCL wanted, beside what the user's profiler wanted: bits that no event has.
 constexpr unsigned kWeAsked = 1u << 31;
 constexpr unsigned kBitsOfInt = ~kWeAsked;
 
@@ -97,7 +98,7 @@ void call_begins(uint64_t type, unsigned wished) {
   }
 }
 
-// NCCL's network thread serves other processes too, and then tells of handles of theirs.
+// NCCL's network thread serves other processes too, and then reports their handles.
 bool is_of_another_process(uint64_t type, const EventDescriptor& event) {
   return type == kEventProxyOp && event.proxy_op.pid != g_pid.load(std::memory_order_relaxed);
 }
@@ -169,7 +170,7 @@ bool load(int nccl_speaks) {
   g_chain.version.store(version, std::memory_order_relaxed);
   g_chain.table.store(static_cast<const ProfilerV5*>(table), std::memory_order_release);
   if (environment.debug >= 1 && environment.speaks) {
-    say(nullptr, "profiler %s (v%d) is told of everything too", static_cast<const ProfilerV5*>(table)->name, version);
+    say(nullptr, "profiler %s (v%d) receives all events too", static_cast<const ProfilerV5*>(table)->name, version);
   }
   return true;
 }
@@ -185,14 +186,14 @@ void let_go() {
   g_chain.library = nullptr;
 }
 
-int begin(int version, void** theirs, const CommunicatorSeen& seen, Logger log) {
+int begin(int version, void** user, const CommunicatorSeen& seen, Logger log) {
   const ProfilerV5* table = g_chain.table.load(std::memory_order_relaxed);
   int* word = reinterpret_cast<int*>(&g_chain.word);  // what NCCL's own is: written with plain stores or atomic ones
   if (version > 4) {
-    return table->init(theirs, seen.id, word, seen.name, seen.nnodes, seen.nranks, seen.rank, log);
+    return table->init(user, seen.id, word, seen.name, seen.nnodes, seen.nranks, seen.rank, log);
   }
   const ProfilerV4* old = reinterpret_cast<const ProfilerV4*>(table);
-  return old->init(theirs, word, seen.name, seen.id, seen.nnodes, seen.nranks, seen.rank, log);
+  return old->init(user, word, seen.name, seen.id, seen.nnodes, seen.nranks, seen.rank, log);
 }
 
 Both* unused_place() {
@@ -205,15 +206,15 @@ Both* unused_place() {
 unsigned take_over_word() {
   const int wished = g_chain.word.load(std::memory_order_relaxed) &
                      static_cast<int>(events_of_version(g_chain.version.load(std::memory_order_relaxed)) & kBitsOfInt);
-  Runtime* its = runtime();
+  Runtime* active = runtime();
   if (g_chain.seen.exchange(wished, std::memory_order_relaxed) != wished) {
     want_for_chained(wished);
     // Kernel events that they pay for are ours as well.
     const bool all = (wished & kEventKernelCh) != 0;
-    if (its != nullptr)
-      its->selection().others_decide(all ? KernelSelection::Others::kAll : KernelSelection::Others::kOurs);
+    if (active != nullptr)
+      active->selection().others_decide(all ? KernelSelection::Others::kAll : KernelSelection::Others::kOurs);
   }
-  return static_cast<unsigned>(wished) | (its != nullptr && its->selection().asked() ? kWeAsked : 0);
+  return static_cast<unsigned>(wished) | (active != nullptr && active->selection().asked() ? kWeAsked : 0);
 }
 
 // `event` of an NCCL that speaks `version`, with the parents that they know.
@@ -229,14 +230,14 @@ void* start_theirs(const ProfilerV5& table, int theirs_version, void* context, i
   if (!is_of_another_process(type, *event)) event->parent = theirs_of(parent);
   if (group != nullptr) *group = theirs_of(parent_group);
   if (group != nullptr && theirs_version == 4) event->parent = *group;
-  void* theirs = theirs_of(before);
+  void* user = theirs_of(before);
   {
     const Inside inside;
-    table.start_event(context, &theirs, event);
+    table.start_event(context, &user, event);
   }
   event->parent = parent;
   if (group != nullptr) *group = parent_group;
-  return theirs;
+  return user;
 }
 
 }  // namespace
@@ -244,8 +245,8 @@ void* start_theirs(const ProfilerV5& table, int theirs_version, void* context, i
 Handle ours_of_pair(Handle name) {
   const Pair& pair = place_of(name);
   if (pair.name.load(std::memory_order_acquire) != name) return 0;
-  const Handle ours = pair.ours.load(std::memory_order_acquire);
-  return pair.name.load(std::memory_order_relaxed) == name ? ours : 0;
+  const Handle own = pair.own.load(std::memory_order_acquire);
+  return pair.name.load(std::memory_order_relaxed) == name ? own : 0;
 }
 
 void take_over_chained_mask() {
@@ -258,10 +259,10 @@ Both* chain_communicator(int version, const CommunicatorSeen& seen, Logger log) 
   pthread_mutex_lock(&g_chain_mutex);
   Both* both = load(version) ? unused_place() : nullptr;
   if (both != nullptr) {
-    both->ours = nullptr;
-    both->theirs = nullptr;
+    both->own = nullptr;
+    both->user = nullptr;
     both->mask = nullptr;
-    const int error = begin(g_chain.version.load(std::memory_order_relaxed), &both->theirs, seen, log);
+    const int error = begin(g_chain.version.load(std::memory_order_relaxed), &both->user, seen, log);
     if (error == 0) {
       ++g_chain.communicators;
     } else {
@@ -288,9 +289,9 @@ void unchain_communicator(Both* both) {
   const Inside inside;
   pthread_mutex_lock(&g_chain_mutex);
   const ProfilerV5* table = g_chain.table.load(std::memory_order_relaxed);
-  if (table != nullptr && both->theirs != nullptr) {
+  if (table != nullptr && both->user != nullptr) {
     const bool old = g_chain.version.load(std::memory_order_relaxed) == 4;
-    (old ? reinterpret_cast<const ProfilerV4*>(table)->finalize : table->finalize)(both->theirs);
+    (old ? reinterpret_cast<const ProfilerV4*>(table)->finalize : table->finalize)(both->user);
   }
   both->in_use.store(false, std::memory_order_release);
   if (g_chain.communicators > 0) --g_chain.communicators;
@@ -298,40 +299,40 @@ void unchain_communicator(Both* both) {
   pthread_mutex_unlock(&g_chain_mutex);
 }
 
-void* start_chained(const Both& both, int version, Handle ours, void* before, EventDescriptor* event) {
+void* start_chained(const Both& both, int version, Handle own, void* before, EventDescriptor* event) {
   const uint64_t type = version == 4 ? event->type & 0xff : event->type;
   const ProfilerV5* table = g_chain.table.load(std::memory_order_acquire);
-  if (table == nullptr) return as_pointer(ours);
+  if (table == nullptr) return as_pointer(own);
   const unsigned now = take_over_word();
   call_begins(type, now);
   const unsigned wished = wished_for(*event, type, now);
   const int theirs_version = g_chain.version.load(std::memory_order_relaxed);
   const bool known = (type & events_of_version(theirs_version)) != 0;
   const bool wanted = known && (wished & kBitsOfInt & (type | events_inside(type))) != 0;
-  void* theirs = wanted ? start_theirs(*table, theirs_version, both.theirs, version, before, event) : nullptr;
+  void* user = wanted ? start_theirs(*table, theirs_version, both.user, version, before, event) : nullptr;
   // What has parts keeps what was wanted, even by neither: its parts come long after it.
   const bool has_parts = (type & (kEventCollApi | kEventP2pApi | kEventColl | kEventP2p)) != 0;
-  const bool plain = (reinterpret_cast<Handle>(theirs) & kHandleBits) == 0;
-  if (theirs == nullptr && !has_parts) return as_pointer(ours);
-  if (ours == 0 && plain && !has_parts) return theirs;
-  return as_pointer(make_pair(type == kEventKernelCh, ours, theirs, wished));
+  const bool plain = (reinterpret_cast<Handle>(user) & kHandleBits) == 0;
+  if (user == nullptr && !has_parts) return as_pointer(own);
+  if (own == 0 && plain && !has_parts) return user;
+  return as_pointer(make_pair(type == kEventKernelCh, own, user, wished));
 }
 
 void stop_chained(void* handle) {
   const ProfilerV5* table = g_chain.table.load(std::memory_order_acquire);
-  void* theirs = theirs_of(handle);
-  if (table == nullptr || theirs == nullptr) return;
+  void* user = theirs_of(handle);
+  if (table == nullptr || user == nullptr) return;
   const Inside inside;
-  table->stop_event(theirs);
+  table->stop_event(user);
 }
 
 void record_state_chained(void* handle, int state, StateArguments* arguments) {
   const ProfilerV5* table = g_chain.table.load(std::memory_order_acquire);
-  void* theirs = theirs_of(handle);
-  if (table == nullptr || theirs == nullptr) return;
+  void* user = theirs_of(handle);
+  if (table == nullptr || user == nullptr) return;
   if (state > last_state_of_version(g_chain.version.load(std::memory_order_relaxed))) return;
   const Inside inside;
-  table->record_event_state(theirs, state, arguments);
+  table->record_event_state(user, state, arguments);
 }
 
 bool we_asked_for(const EventDescriptor& task) {

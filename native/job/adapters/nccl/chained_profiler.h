@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// The user's own profiler plugin, behind ours: it is told of what it would be told of by NCCL.
+// The user's own profiler plugin, behind ours: it receives what NCCL would report to it.
 //
-// NCCL keeps one handle an event, so where both profilers have one, NCCL gets the number of a pair. Handles of only one
-// are passed on as they are. Low bits tell them apart: ours carry their kind, pairs kPairBits, and a profiler's own are
-// addresses of at least eight bytes (any others are put into pairs).
+// NCCL keeps one handle an event. If both profilers have one, NCCL gets the number of a pair. Handles of only one are
+// passed on unchanged. Low bits tell them apart: ours carry their kind, pairs kPairBits. A profiler's own are addresses
+// of at least eight bytes (any others are put into pairs).
 #ifndef POWERCCL_ADAPTERS_NCCL_CHAINED_PROFILER_H
 #define POWERCCL_ADAPTERS_NCCL_CHAINED_PROFILER_H
 #include <atomic>
@@ -17,8 +17,8 @@ namespace powerccl::nccl {
 // A communicator of NCCL's with both profilers: what NCCL gets as its context, with kBothBit.
 struct Both {
   std::atomic<bool> in_use{false};
-  Communicator* ours = nullptr;  // null: PowerCCL leaves it alone
-  void* theirs = nullptr;
+  Communicator* own = nullptr;  // null: PowerCCL leaves it alone
+  void* user = nullptr;
   EventMask* mask = nullptr;
 };
 constexpr uintptr_t kBothBit = 1;
@@ -45,7 +45,7 @@ inline Handle ours_of(void* handle) {
   }
 }
 
-// Whether somebody else has a part in it.
+// Whether the user's profiler has a part in the handle.
 inline bool is_shared(void* handle) {
   const Handle bits = reinterpret_cast<Handle>(handle) & kHandleBits;
   return handle != nullptr && (bits == 0 || bits == kPairBits);
@@ -61,12 +61,13 @@ void take_over_chained_mask();
 void unchain_communicator(Both* both);
 
 // What to give NCCL for an event that is `ours` to us. `before`: what NCCL held in its place.
-void* start_chained(const Both& both, int version, Handle ours, void* before, EventDescriptor* event);
+void* start_chained(const Both& both, int version, Handle own, void* before, EventDescriptor* event);
 // Only for shared handles.
 void stop_chained(void* handle);
 void record_state_chained(void* handle, int state, StateArguments* arguments);
 
-// Whether we asked for a task that is told of, or only they did. Only for NCCLs that take it per call (v5 and later).
+// Whether PowerCCL asked for a reported task, or only the user's profiler did. Only for NCCLs that take it per call (v5
+// and later).
 bool we_asked_for(const EventDescriptor& task);
 
 }  // namespace powerccl::nccl

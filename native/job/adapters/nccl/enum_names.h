@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// NCCL tells of functions, types, algorithms and protocols by their names.
+// NCCL reports functions, types, algorithms and protocols by their names.
 #ifndef POWERCCL_ADAPTERS_NCCL_ENUM_NAMES_H
 #define POWERCCL_ADAPTERS_NCCL_ENUM_NAMES_H
 #include <stdint.h>

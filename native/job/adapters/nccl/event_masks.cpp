@@ -23,8 +23,8 @@ bool written_by_others(const EventMask& mask, const int* word) {
 void write(EventMask* mask) {
   int* word = mask->word.load(std::memory_order_relaxed);
   if (word == nullptr || mask->taken.load(std::memory_order_relaxed) || written_by_others(*mask, word)) return;
-  const bool ours = mask->ours.load(std::memory_order_relaxed);
-  const int wanted = (ours ? g_base.load(std::memory_order_relaxed) | g_kernel_events : 0) | g_chained;
+  const bool serves_us = mask->serves_us.load(std::memory_order_relaxed);
+  const int wanted = (serves_us ? g_base.load(std::memory_order_relaxed) | g_kernel_events : 0) | g_chained;
   mask->written.store(wanted, std::memory_order_relaxed);
   __atomic_store_n(word, wanted, __ATOMIC_RELAXED);
 }
@@ -49,24 +49,24 @@ bool was_taken(EventMask* mask, int* now) {
 
 EventMask* add_to_mask(int* word) {
   SpinGuard guard(g_lock);
-  EventMask* its = nullptr;
+  EventMask* free_mask = nullptr;
   for (EventMask& each : g_masks) {
     int* known = each.word.load(std::memory_order_relaxed);
     if (known == word) {
-      its = &each;
+      free_mask = &each;
       break;
     }
-    if (known == nullptr && its == nullptr) its = &each;
+    if (known == nullptr && free_mask == nullptr) free_mask = &each;
   }
-  if (its == nullptr) return nullptr;
-  if (its->communicators++ == 0) {
-    its->ours.store(false, std::memory_order_relaxed);
-    its->taken.store(false, std::memory_order_relaxed);
-    its->written.store(__atomic_load_n(word, __ATOMIC_RELAXED), std::memory_order_relaxed);
-    its->word.store(word, std::memory_order_release);
+  if (free_mask == nullptr) return nullptr;
+  if (free_mask->communicators++ == 0) {
+    free_mask->serves_us.store(false, std::memory_order_relaxed);
+    free_mask->taken.store(false, std::memory_order_relaxed);
+    free_mask->written.store(__atomic_load_n(word, __ATOMIC_RELAXED), std::memory_order_relaxed);
+    free_mask->word.store(word, std::memory_order_release);
   }
-  write(its);
-  return its;
+  write(free_mask);
+  return free_mask;
 }
 
 void remove_from_mask(EventMask* mask) {

@@ -14,10 +14,10 @@
 namespace powerccl::nccl {
 
 struct EventMask {
-  std::atomic<int*> word{nullptr};  // NCCL's own; null: this place is not in use
-  std::atomic<int> written{0};      // what we left in it
-  std::atomic<bool> ours{false};    // it serves communicators that PowerCCL records
-  std::atomic<bool> taken{false};   // somebody else has written it
+  std::atomic<int*> word{nullptr};     // NCCL's own; null: this place is not in use
+  std::atomic<int> written{0};         // what we left in it
+  std::atomic<bool> serves_us{false};  // it serves communicators that PowerCCL records
+  std::atomic<bool> taken{false};      // another profiler has written it
   uint32_t communicators = 0;
 };
 
@@ -33,11 +33,12 @@ void want_kernel_events(void*, bool on);
 void want_for_chained(int mask);
 int wanted_events();
 
-// Whether NCCL tells of calls, as far as its word goes.
+// Whether NCCL reports calls, according to the word.
 bool tells_of_calls(const EventMask* mask);
 
-// Has somebody else written a word since this was last asked? Then that is said, kernel events are what it makes them,
-// and where calls are not told of any more no clock stays changed. From any thread; costs a few loads where not.
+// Whether another profiler has written a word since the last check. If so, this is logged, and kernel events follow
+// that profiler's wish. No clock stays changed if calls are not reported any more. From any thread; costs a few loads
+// otherwise.
 void check_mask_owner(Runtime* runtime);
 
 }  // namespace powerccl::nccl

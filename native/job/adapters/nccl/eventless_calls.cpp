@@ -46,7 +46,7 @@ bool is_eventless(uint8_t known) {
   return (known & kEventless) != 0;
 }
 
-// A pair costs 3 us of the stream's time on an H200 (docs/concepts/hardware.md), so 800 us between two of them keep it
+// A pair costs 3 us of the stream's time on an H200 (docs/concepts/hardware.md). 800 us between two pairs keep the cost
 // below half a per cent. The first 1024 are free: they hold a short job, and cost 3 ms.
 constexpr int64_t kBetweenPairsNs = 800000, kFreePairs = 1024;
 std::atomic<int64_t> g_paid_until_ns{0};
@@ -72,7 +72,7 @@ bool needs_pair(std::atomic<uint8_t>* kind, bool asked) {
   return affordable();
 }
 
-// No kernel events tell of it, as far as can be known.
+// It has no kernel events, as far as is known.
 bool without_events(const Call& call) {
   if (call.has_task) return false;
   const uint8_t known = g_kinds[call.kind].load(std::memory_order_relaxed);
@@ -196,9 +196,9 @@ void eventless_call_made(Communicator* communicator, Handle group, Handle call, 
 }
 
 void eventless_call_has_task(Communicator* communicator, Handle call) {
-  Call* its = find(call);
-  if (its != nullptr) {
-    its->has_task = !its->distrusted;
+  Call* made = find(call);
+  if (made != nullptr) {
+    made->has_task = !made->distrusted;
   } else if (communicator != nullptr && t_calls.count == 0 && (call & kCapturedBit) == 0) {
     // NCCL launches from a thread of its own (a non-blocking communicator): no group's end says anything.
     communicator->launches_elsewhere.store(true, std::memory_order_relaxed);
@@ -206,7 +206,7 @@ void eventless_call_has_task(Communicator* communicator, Handle call) {
 }
 
 void eventless_call_is_copied(Handle call) {
-  if (Call* its = find(call)) its->copied = true;
+  if (Call* made = find(call)) made->copied = true;
 }
 
 void eventless_calls_end(Runtime* runtime, Handle group, bool counted_apart) {
@@ -214,8 +214,8 @@ void eventless_calls_end(Runtime* runtime, Handle group, bool counted_apart) {
   for (uint32_t i = 0; i < t_calls.count; ++i) {
     Call& call = t_calls.calls[i];
     learn(call);
-    // The GPU counts such a kernel and NCCL's host side does not, so from here on each kernel's times are those of
-    // another one (NVIDIA/nccl#2368, seen with 2.32.3).
+    // The GPU counts such a kernel and NCCL's host side does not. So each later kernel gets the times of another one
+    // (NVIDIA/nccl#2368, seen with 2.32.3).
     if (counted_apart && call.pattern == POWERCCL_BROADCAST && call.asked && !call.has_task) {
       call.communicator->events_distrusted.store(true, std::memory_order_relaxed);
     }

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// Collectives that NCCL carries out without kernel events: by symmetric kernels or by copy engines (NCCL 2.27 and
-// later, on buffers in symmetric windows). The plugin is told of such a call when it is made, and of nothing
-// afterwards, so the call is timed with a pair of CUDA events in its own stream.
+// Collectives that NCCL carries out without kernel events: by symmetric kernels or by copy engines. NCCL 2.27 and later
+// do so on buffers in symmetric windows. The plugin receives an event when such a call is made, and none afterwards. So
+// the call is timed with a pair of CUDA events in its own stream.
 //
-// Which calls these are is learnt: a call for which kernel events were asked and for which no task came until its group
-// ended has none. A kind of call (communicator, pattern, size class) gets a pair until it has twice come with a task.
+// Which calls these are is learnt. Kernel events were asked for such a call, and no task came until its group ended. A
+// kind of call (communicator, pattern, size class) gets a pair until it has twice come with a task.
 #ifndef POWERCCL_ADAPTERS_NCCL_EVENTLESS_CALLS_H
 #define POWERCCL_ADAPTERS_NCCL_EVENTLESS_CALLS_H
 #include "adapters/nccl/adapter.h"
@@ -19,7 +19,7 @@ void eventless_call_made(Communicator* communicator, Handle group, Handle call, 
 void eventless_call_has_task(Communicator* communicator, Handle call);
 // Copy engines carry it out.
 void eventless_call_is_copied(Handle call);
-// The launch is behind us. Before the runtime is told that the group ends. `counted_apart`: this NCCL has a thread of
+// After the launch, and before the runtime is notified that the group ends. `counted_apart`: this NCCL has a thread of
 // its own for kernel events (2.31 and later).
 void eventless_calls_end(Runtime* runtime, Handle group, bool counted_apart);
 

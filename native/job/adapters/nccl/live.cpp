@@ -46,23 +46,23 @@ bool Live::write(void* stream, uint32_t word, uint32_t value) {
 }
 
 uint32_t Live::begin(void* stream) {
-  uint32_t found = kNone, serial = 0;
+  uint32_t free_slot = kNone, serial = 0;
   {
     SpinGuard guard(lock_);
     if (!open()) return kNone;
-    for (uint32_t tried = 0; tried < kSlots && found == kNone; ++tried) {
+    for (uint32_t tried = 0; tried < kSlots && free_slot == kNone; ++tried) {
       const uint32_t candidate = (last_ + 1 + tried) % kSlots;
-      if (slots_[candidate].state == State::kFree) found = candidate;
+      if (slots_[candidate].state == State::kFree) free_slot = candidate;
     }
-    if (found == kNone) return kNone;
-    last_ = found;
+    if (free_slot == kNone) return kNone;
+    last_ = free_slot;
     if (++serial_ == 0) ++serial_;
     serial = serial_;
-    slots_[found] = {State::kBegun, serial, {}};
+    slots_[free_slot] = {State::kBegun, serial, {}};
   }
-  if (write(stream, 2 * found, serial)) return found;
+  if (write(stream, 2 * free_slot, serial)) return free_slot;
   SpinGuard guard(lock_);
-  slots_[found].state = State::kFree;
+  slots_[free_slot].state = State::kFree;
   return kNone;
 }
 
@@ -71,7 +71,7 @@ void Live::end(uint32_t slot, void* stream, const CallOfStream& call) {
   const bool written = write(stream, 2 * slot + 1, slots_[slot].serial);
   {
     SpinGuard guard(lock_);
-    // The first word will be written all the same, and until then the slot is nobody else's.
+    // The stream still writes the first word. Until then no other call may use the slot.
     slots_[slot].state = written && call.call != 0 ? State::kWaiting : State::kAbandoned;
     slots_[slot].call = call;
   }
@@ -128,13 +128,13 @@ bool Live::look() {
 }
 
 void* Live::watch(void* self) {
-  Live* its = static_cast<Live*>(self);
-  while (!its->stopping_.load(std::memory_order_acquire)) {
-    const uint32_t work = its->work_.load(std::memory_order_acquire);
-    if (its->look()) {
+  Live* live = static_cast<Live*>(self);
+  while (!live->stopping_.load(std::memory_order_acquire)) {
+    const uint32_t work = live->work_.load(std::memory_order_acquire);
+    if (live->look()) {
       sleep_ns(kLookEveryNs);
     } else {
-      futex_wait(&its->work_, work, kRestNs);
+      futex_wait(&live->work_, work, kRestNs);
     }
   }
   return nullptr;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// That a kernel starts and stops, as it happens, where NCCL has no events for it: words that the stream writes into the
-// host's memory around NCCL's launch, and a thread that reads them. Only for policies that decide by what runs.
+// When a kernel starts and stops, for kernels without NCCL events. The stream writes words into the host's memory
+// around NCCL's launch, and a thread reads them as they arrive. Only for policies that decide by what runs.
 #ifndef POWERCCL_ADAPTERS_NCCL_LIVE_H
 #define POWERCCL_ADAPTERS_NCCL_LIVE_H
 #include "adapters/nccl/adapter.h"
@@ -18,7 +18,7 @@ class Live {
   void end(uint32_t slot, void* stream, const CallOfStream& call);
   // Ends the thread, for good.
   void stop();
-  // The communicator goes: nothing more is told of it.
+  // The communicator is being destroyed: nothing more is reported for it.
   void finish(const Communicator* communicator);
 
  private:
@@ -46,7 +46,7 @@ class Live {
   pthread_t thread_ = {};
 };
 
-// There is one.
+// One per process.
 Live& live();
 
 }  // namespace powerccl::nccl

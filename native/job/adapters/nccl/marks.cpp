@@ -12,7 +12,7 @@ struct MarkPair {
   MarkOf of;
 };
 
-// A CUDA context's events, and where their clock stands on the host's.
+// A CUDA context's events, and the offset of their clock to the host's.
 struct MarkContext {
   std::atomic<void*> handle{nullptr};
   SpinLock lock;  // over the lists
@@ -21,13 +21,13 @@ struct MarkContext {
   uint32_t free_count = 0, pending_count = 0;
   uint16_t free[Marks::kPairs], pending[Marks::kPairs];  // pending: in the order of their ends
   MarkPair pairs[Marks::kPairs];
-  // Only whoever looks.
+  // Only the thread that looks at marks uses what follows.
   void* stream = nullptr;
   void* references[2] = {};
   uint32_t reference = 0;
   uint64_t reference_ns = 0;  // host time of references[reference]; 0: not known
   uint64_t patience_ns = 0, try_again_ns = 0;
-  uint64_t apart_ns = 0;  // how far the events of a pair lie apart that nothing held up; 0: not known
+  uint64_t apart_ns = 0;  // time between two events of a pair without a wait; 0: not known
 };
 
 namespace {
@@ -101,9 +101,9 @@ bool host_time(const MarkContext* context, void* event, uint64_t* ns) {
   return true;
 }
 
-// Records an event in a stream with nothing else in it and looks at once: its time lies between the two looks at the
-// host's clock. Where the GPU has no time for it now, another time; how long to wait is learnt. `last`: there is no
-// other time.
+// Records an event in a stream with nothing else in it and looks immediately. Its time is between the two looks at the
+// host's clock. If the GPU is busy, the reference is renewed later; how long to wait is learnt. `last`: there is no
+// later opportunity.
 void renew_reference(MarkContext* context, bool last) {
   if (monotonic_ns() < context->try_again_ns && !last) return;
   for (void*& event : context->references) {
@@ -156,10 +156,10 @@ MarkContext* Marks::context_of(void* stream) {
   void* handle = nullptr;
   if (g_cuda.stream_get_ctx(stream, &handle) != 0 || handle == nullptr) return nullptr;
   for (MarkContext& context : g_contexts) {
-    void* its = context.handle.load(std::memory_order_acquire);
-    if (its == nullptr && context.handle.compare_exchange_strong(its, handle, std::memory_order_acq_rel))
+    void* known = context.handle.load(std::memory_order_acquire);
+    if (known == nullptr && context.handle.compare_exchange_strong(known, handle, std::memory_order_acq_rel))
       return &context;
-    if (its == handle) return &context;
+    if (known == handle) return &context;
   }
   return nullptr;
 }
@@ -225,8 +225,8 @@ bool Marks::affordable(uint32_t* burst) {
     }
   }
   *burst = answer.burst;
-  Runtime* its = answer.pauses ? runtime() : nullptr;
-  if (its != nullptr) its->waits_paused(answer.burst, answer.marked, answer.unmarked);
+  Runtime* active = answer.pauses ? runtime() : nullptr;
+  if (active != nullptr) active->waits_paused(answer.burst, answer.marked, answer.unmarked);
   return answer.granted;
 }
 
@@ -239,7 +239,7 @@ void Marks::tell(MarkContext* context, MarkPair* pair) {
   if (of.waited && !of.ran) {
     const bool least = context->apart_ns == 0 || span_ns < context->apart_ns;
     if (least && span_ns < kMostApartNs) context->apart_ns = span_ns;
-    // The pair's own time is no waiting. It comes last: a wait begins when its stream is told of it.
+    // Subtracts the time of the pair itself. It is at the end: a wait begins when its stream is notified.
     end_ns -= context->apart_ns < span_ns ? context->apart_ns : span_ns;
   }
   Communicator* communicator = of.call.communicator;
@@ -270,7 +270,7 @@ void Marks::look_at(MarkContext* context, bool last) {
   if (!in.there()) return;
   bool failed = false;
   uint32_t unready = 0, kept = 0, seen = 0;
-  // Looked at first: what is over when the reference is renewed lies before it by little.
+  // Looked at first: what ended before the reference is renewed, ended shortly before it.
   if (const uint64_t began_ns = monotonic_ns(); began_ns - context->reference_ns > kReferenceNs) {
     renew_reference(context, last && context->reference_ns == 0);
     const uint64_t took_ns = monotonic_ns() - began_ns;

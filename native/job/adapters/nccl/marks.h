@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Marks in the job's streams: pairs of timing events, around a wait or around NCCL's launch, and later their times.
 //
-// Nothing here waits for the GPU. What events have to say is asked for while the job makes other calls, and told to the
+// Nothing here waits for the GPU. Events are queried while the job makes other calls, and reported to the
 // runtime as host times.
 #ifndef POWERCCL_ADAPTERS_NCCL_MARKS_H
 #define POWERCCL_ADAPTERS_NCCL_MARKS_H
@@ -44,7 +44,7 @@ class Marks {
 
   // Asks some of the events and tells what they say. Seldom does anything, and never waits.
   void look();
-  // The communicator goes: tells what can be told of it, and forgets the rest.
+  // The communicator is being destroyed: reports its finished waits, and forgets the others.
   void finish(Communicator* communicator);
 
   // Some context is about to be destroyed, and which of the events with it is not known: no marks from here on.
@@ -60,12 +60,12 @@ class Marks {
   std::atomic<bool> given_up_{false};
   SpinLock looking_;
   std::atomic<uint64_t> looked_ns_{0};
-  std::atomic<uint64_t> host_ns_{0};  // that marks have taken of the job's threads since the allowance was told
+  std::atomic<uint64_t> host_ns_{0};  // time of the job's threads that marks took since the last allowance
   SpinLock spending_;
   MarkAllowance allowance_;  // under spending_
 };
 
-// There is one.
+// One per process.
 Marks& marks();
 
 }  // namespace powerccl::nccl

@@ -41,9 +41,9 @@ int look_for_object(dl_phdr_info* info, size_t, void* data) {
 }
 
 bool is_ours(const void* function) {
-  Dl_info ours = {}, its = {};
-  return dladdr(reinterpret_cast<const void*>(&names_of), &ours) != 0 && dladdr(function, &its) != 0 &&
-         ours.dli_fbase == its.dli_fbase;
+  Dl_info own_info = {}, its_info = {};
+  return dladdr(reinterpret_cast<const void*>(&names_of), &own_info) != 0 && dladdr(function, &its_info) != 0 &&
+         own_info.dli_fbase == its_info.dli_fbase;
 }
 
 // Whether `address` is in the program itself, which the loader lists first.
@@ -57,20 +57,20 @@ bool is_program(const void* address) {
   return program.end != 0;
 }
 
-// In the object that calls and what it is linked with. What was found must stay loaded, whoever called it may go.
+// In the object that calls and what it is linked with. The library must stay loaded, even if its caller is unloaded.
 void* linked_with(const void* caller, const char* name) {
   Dl_info info = {};
-  // The program's own scope is everybody's, with us in front.
+  // The program's own scope is the global one, with this library in front.
   if (dladdr(caller, &info) == 0 || info.dli_fname == nullptr || is_program(caller)) return nullptr;
   void* object = dlopen(info.dli_fname, RTLD_NOLOAD | RTLD_LAZY);
   if (object == nullptr) return nullptr;
-  void* found = dlsym(object, name);
-  if (found == nullptr || is_ours(found) || dladdr(found, &info) == 0 ||
+  void* original = dlsym(object, name);
+  if (original == nullptr || is_ours(original) || dladdr(original, &info) == 0 ||
       dlopen(info.dli_fname, RTLD_NOLOAD | RTLD_LAZY) == nullptr) {
-    found = nullptr;
+    original = nullptr;
   }
   dlclose(object);
-  return found;
+  return original;
 }
 
 }  // namespace
@@ -78,34 +78,34 @@ void* linked_with(const void* caller, const char* name) {
 void* find_original(const char* name, Library library) {
   // The job may unload its NCCL.
   if (library == Library::kNccl) return names::definition_behind(name);
-  void* found = dlsym(RTLD_NEXT, name);
-  if (found != nullptr && !is_ours(found)) return found;
+  void* original = dlsym(RTLD_NEXT, name);
+  if (original != nullptr && !is_ours(original)) return original;
   for (const char* const* each = names_of(library); *each != nullptr; ++each) {
     void* object = dlopen(*each, RTLD_NOLOAD | RTLD_LAZY);
-    found = object != nullptr ? dlsym(object, name) : nullptr;
-    if (found != nullptr && !is_ours(found)) return found;
+    original = object != nullptr ? dlsym(object, name) : nullptr;
+    if (original != nullptr && !is_ours(original)) return original;
   }
   return nullptr;
 }
 
 void* Original::look_up() {
-  void* found = find_original(name_, library_);
-  if (found != nullptr) found_.store(found, std::memory_order_relaxed);
-  return found;
+  void* original = find_original(name_, library_);
+  if (original != nullptr) found_.store(original, std::memory_order_relaxed);
+  return original;
 }
 
 void* Original::look_up_for(const void* caller) {
-  void* found = linked_with(caller, name_);
-  if (found == nullptr) found = find_original(name_, library_);
-  if (found == nullptr) return nullptr;
+  void* original = linked_with(caller, name_);
+  if (original == nullptr) original = find_original(name_, library_);
+  if (original == nullptr) return nullptr;
   Object object{reinterpret_cast<uintptr_t>(caller)};
-  if (dl_iterate_phdr(look_for_object, &object) == 0) return found;
+  if (dl_iterate_phdr(look_for_object, &object) == 0) return original;
   const uint32_t place = next_caller_.fetch_add(1, std::memory_order_relaxed);
-  if (place >= kCallers) return found;  // callers beyond are looked up each time
-  callers_[place].function.store(found, std::memory_order_relaxed);
+  if (place >= kCallers) return original;  // callers beyond are looked up each time
+  callers_[place].function.store(original, std::memory_order_relaxed);
   callers_[place].begin.store(object.begin, std::memory_order_relaxed);
   callers_[place].end.store(object.end, std::memory_order_release);
-  return found;
+  return original;
 }
 
 }  // namespace powerccl::nccl

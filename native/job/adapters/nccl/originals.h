@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The function that a call would have reached without us.
 //
-// Only one NCCL and one CUDA driver can be in a process, but several CUDA runtimes (libcudart.so.11.0, .12, .13), each
-// of which knows only the kernels that were registered with it. So a caller gets the one that it is linked with.
+// A process can have only one NCCL and one CUDA driver, but several CUDA runtimes (libcudart.so.11.0, .12, .13). Each
+// of these knows only the kernels that were registered with it. So a caller gets the one that it is linked with.
 #ifndef POWERCCL_ADAPTERS_NCCL_ORIGINALS_H
 #define POWERCCL_ADAPTERS_NCCL_ORIGINALS_H
 #include <stdint.h>
@@ -21,8 +21,8 @@ class Original {
   // Null: there is none. `caller`: an address in the code that calls.
   void* find(const void* caller) {
     if (library_ == Library::kRuntime) return find_for(caller);
-    void* found = found_.load(std::memory_order_relaxed);
-    return found != nullptr ? found : look_up();
+    void* original = found_.load(std::memory_order_relaxed);
+    return original != nullptr ? original : look_up();
   }
   // Finds it ahead of its first call, where it does not depend on who calls.
   void find_ahead() {
@@ -60,14 +60,14 @@ class Original {
   Caller callers_[kCallers];
 };
 
-// The original of the function that this stands in, in a list of all (the linker names its begin and end): the first
-// communicator has them found ahead of their first calls, because libc allocates where it has to look in a second
-// place, and once the runtime is armed nothing of ours allocates.
+// The original of the function that this interposes, as an entry in a list of all originals; the linker names the
+// list's begin and end. The first communicator looks all of them up ahead of their first calls. A second lookup makes
+// libc allocate, and nothing here allocates once the runtime is armed.
 #define POWERCCL_ORIGINAL(name, library)    \
   static Original original{#name, library}; \
   __attribute__((section("powerccl_originals"), used)) static Original* const listed = &original
 
-// The same for a function that we do not stand before; null if it is not there.
+// The same for a function that is not interposed; null if it does not exist.
 void* find_original(const char* name, Library library);
 
 }  // namespace powerccl::nccl

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What preloaded functions need to know of CUDA's and NCCL's ABI, declared by us. Handles are addresses, enums are
+// The parts of CUDA's and NCCL's ABI that preloaded functions use, declared by us. Handles are addresses, enums are
 // ints.
 #ifndef POWERCCL_ADAPTERS_NCCL_PRELOAD_ABI_H
 #define POWERCCL_ADAPTERS_NCCL_PRELOAD_ABI_H
@@ -13,8 +13,8 @@ struct Dim3 {
   unsigned x, y, z;
 };
 
-// The runtime's and the driver's description of a launch have the stream at the same place: behind two times three
-// dimensions and the size of shared memory (8 bytes aligned, or 4 and 4 of padding).
+// The runtime's and the driver's description of a launch have the stream at the same offset. In front of it are two
+// times three dimensions and the size of shared memory (8 bytes aligned, or 4 and 4 of padding).
 struct LaunchConfig {
   unsigned dimensions[6];
   uint64_t shared_bytes;

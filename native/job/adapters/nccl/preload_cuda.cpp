@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// CUDA's functions that we stand before: which streams compute, and where they wait for an event of NCCL's streams.
+// Interposed functions of CUDA: which streams compute, and where they wait for an event of NCCL's streams.
 #include "adapters/nccl/marks.h"
 #include "adapters/nccl/originals.h"
 #include "adapters/nccl/preload_abi.h"
@@ -23,7 +23,7 @@ void* stream_in(const LaunchConfig* config) {
   return config != nullptr ? config->stream : nullptr;
 }
 
-// Behind the call that stands between a pair of marks, with what the call returned.
+// After the call between a pair of marks, with the call's result.
 int close_marks(MarkPair* pair, int result, void* stream, const MarkOf& of) {
   if (result == 0) {
     marks().end(pair, stream, of);
@@ -39,7 +39,7 @@ int around_wait(Streams* streams, void* stream, void* event, const Real& real) {
   MarkPair* pair = nullptr;
   MarkOf of;
   {
-    const AtOwnWork ours(OwnWork::kWaits);
+    const AtOwnWork own_work(OwnWork::kWaits);
     tell_launches(streams);
     bool stalls = false;
     of.call = streams->waits(key_of(stream), reinterpret_cast<uint64_t>(event), &stalls);
@@ -47,7 +47,7 @@ int around_wait(Streams* streams, void* stream, void* event, const Real& real) {
   }
   if (pair == nullptr) return real();
   const int result = real();
-  const AtOwnWork ours(OwnWork::kWaits);
+  const AtOwnWork own_work(OwnWork::kWaits);
   of.stream = reinterpret_cast<uint64_t>(stream);
   of.waited = true;
   return close_marks(pair, result, stream, of);
@@ -59,7 +59,7 @@ int around_graph(Streams* streams, void* stream, void* graph, const Real& real) 
   MarkPair* pair = nullptr;
   MarkOf of;
   {
-    const AtOwnWork ours(OwnWork::kWaits);
+    const AtOwnWork own_work(OwnWork::kWaits);
     tell_launches(streams);
     streams->launched(key_of(stream));
     of.call = runtime()->graph_launches(reinterpret_cast<uint64_t>(graph));
@@ -67,19 +67,19 @@ int around_graph(Streams* streams, void* stream, void* graph, const Real& real) 
   }
   const int result = real();
   if (pair == nullptr) return result;
-  const AtOwnWork ours(OwnWork::kWaits);
+  const AtOwnWork own_work(OwnWork::kWaits);
   of.graph = true;
   return close_marks(pair, result, stream, of);
 }
 
 void kernel_launched(Streams* streams, void* stream, uint64_t kernel) {
   constexpr uint32_t kTold = 64;  // launches at a time: telling costs more than counting
-  Thread& mine = t_thread;
+  Thread& thread = t_thread;
   // Of several GPUs the default stream is another one on each.
-  if (mine.launches_in != stream || mine.launches == kTold || runtime()->only_device() < 0) tell_launches(streams);
-  mine.launches_in = stream;
-  ++mine.launches;
-  mine.kinds |= Streams::kind_of(kernel);
+  if (thread.launches_in != stream || thread.launches == kTold || runtime()->only_device() < 0) tell_launches(streams);
+  thread.launches_in = stream;
+  ++thread.launches;
+  thread.kinds |= Streams::kind_of(kernel);
 }
 
 // Launches are many and cost little, so that the time of one in many stands for all.
@@ -93,7 +93,7 @@ void count_launch(Streams* streams, void* stream, uint64_t kernel) {
 }
 
 void record_done(Streams* streams, void* event, void* stream) {
-  const AtOwnWork ours(OwnWork::kWaits);
+  const AtOwnWork own_work(OwnWork::kWaits);
   tell_launches(streams);
   const uint64_t key = key_of(stream);
   // In a capture it is a node of the graph, and stands for nothing that runs.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// NCCL's functions that we stand before: look up, guard, delegate. NCCL calls some of its own through the same names;
+// Interposed functions of NCCL: look up, guard, delegate. NCCL calls some of its own through the same names;
 // what comes from inside passes straight through.
 #include "adapters/names.h"
 #include "adapters/nccl/api_calls.h"
@@ -30,7 +30,7 @@ int from_inside(const Real& real) {
 
 // What is ours before and after NCCL's part: unseen, and without a trace in errno.
 template <typename Ours>
-void ours(const Ours& does) {
+void do_own_work(const Ours& does) {
   const AtOwnWork counted(OwnWork::kCalls);
   does();
 }
@@ -38,7 +38,7 @@ void ours(const Ours& does) {
 template <typename Real>
 int around_call(const ApiCall& call, const Real& real) {
   const bool alone = t_thread.group_depth == 0;
-  ours([&] {
+  do_own_work([&] {
     if (alone) forget_calls();
     call_made(call);
     if (alone) launch_begins();
@@ -46,18 +46,18 @@ int around_call(const ApiCall& call, const Real& real) {
   if (alone) t_thread.comm = call.comm;
   const int result = from_inside(real);
   t_thread.comm = nullptr;
-  if (alone) ours([&] { launch_ended(result); });
+  if (alone) do_own_work([&] { launch_ended(result); });
   return result;
 }
 
 template <typename Real>
 int around_coming(void** slot, uint64_t id, const Real& real) {
-  ours([&] {
+  do_own_work([&] {
     find_ahead();
     communicator_coming(slot, id);
   });
   const int result = from_inside(real);
-  if (t_thread.group_depth == 0) ours([&] { communicators_came(result); });
+  if (t_thread.group_depth == 0) do_own_work([&] { communicators_came(result); });
   return result;
 }
 
@@ -67,16 +67,16 @@ struct Others {
   static int name(const Real& real __VA_OPT__(, ) __VA_ARGS__)
 
   POWERCCL_OTHER(ncclGroupStart) {
-    if (t_thread.group_depth++ == 0) ours(forget_calls);
+    if (t_thread.group_depth++ == 0) do_own_work(forget_calls);
     return from_inside(real);
   }
   POWERCCL_OTHER(ncclGroupEnd) {
     if (t_thread.group_depth == 0) return from_inside(real);
     const bool outermost = --t_thread.group_depth == 0;
-    if (outermost) ours(launch_begins);
+    if (outermost) do_own_work(launch_begins);
     const int result = from_inside(real);
     if (outermost) {
-      ours([&] {
+      do_own_work([&] {
         communicators_came(result);
         launch_ended(result);
       });
@@ -85,7 +85,7 @@ struct Others {
   }
   POWERCCL_OTHER(ncclGroupSimulateEnd, void*) {
     if (t_thread.group_depth > 0) --t_thread.group_depth;
-    if (t_thread.group_depth == 0) ours([] { launch_ended(kNcclInvalidUsage); });
+    if (t_thread.group_depth == 0) do_own_work([] { launch_ended(kNcclInvalidUsage); });
     return from_inside(real);
   }
   POWERCCL_OTHER(ncclCommInitRank, void** comm, int, const UniqueId& id, int) {
@@ -99,19 +99,19 @@ struct Others {
   }
   POWERCCL_OTHER(ncclCommInitAll, void** comm, int devices, const int*) {
     const uint64_t id = id_of_all();
-    ours([&] {
+    do_own_work([&] {
       find_ahead();
       for (int i = 0; comm != nullptr && i < devices; ++i) communicator_coming(comm + i, id);
     });
     const int result = from_inside(real);
-    if (t_thread.group_depth == 0) ours([&] { communicators_came(result); });
+    if (t_thread.group_depth == 0) do_own_work([&] { communicators_came(result); });
     return result;
   }
   POWERCCL_OTHER(ncclCommSplit, void* parent, int color, int, void** comm, void*) {
     return around_coming(comm, id_of_split(parent, color), real);
   }
   POWERCCL_OTHER(ncclCommShrink, void* parent, int* ranks, int count, void** comm, void*, int flags) {
-    if ((flags & kShrinkAborts) != 0) ours([&] { communicator_given_up(parent); });
+    if ((flags & kShrinkAborts) != 0) do_own_work([&] { communicator_given_up(parent); });
     return around_coming(comm, id_without(parent, ranks, count), real);
   }
   // New ranks have no parent to know it by, so theirs is of another name; NCCLs that can grow tell a plugin.
@@ -119,23 +119,23 @@ struct Others {
     return around_coming(comm, parent != nullptr || id == nullptr ? id_of_split(parent, ranks) : id_of(*id), real);
   }
   POWERCCL_OTHER(ncclCommSuspend, void* comm, int) {
-    ours([&] { communicator_given_up(comm); });
+    do_own_work([&] { communicator_given_up(comm); });
     return from_inside(real);
   }
   POWERCCL_OTHER(ncclCommRevoke, void* comm, int) {
-    ours([&] { communicator_given_up(comm); });
+    do_own_work([&] { communicator_given_up(comm); });
     return from_inside(real);
   }
   POWERCCL_OTHER(ncclCommFinalize, void*) { return from_inside(real); }
   POWERCCL_OTHER(ncclCommDestroy, void* comm) {
     Communicator* const communicator = communicator_taken(comm);
     const int result = from_inside(real);
-    ours([&] { communicator_gone(communicator); });
+    do_own_work([&] { communicator_gone(communicator); });
     return result;
   }
   // What is aborted may never end: its clock is given back first.
   POWERCCL_OTHER(ncclCommAbort, void* comm) {
-    ours([&] { communicator_gone(communicator_taken(comm)); });
+    do_own_work([&] { communicator_gone(communicator_taken(comm)); });
     return from_inside(real);
   }
 };

@@ -47,8 +47,8 @@ void look_for_room(Runtime* runtime, const Communicator& communicator, const Com
 
 Communicator* communicator_up(int version, EventMask* mask, const CommunicatorSeen& seen) {
   Runtime* runtime = open_runtime();
-  // A second NCCL in this process that speaks another version is left alone: a trace has one vocabulary.
-  // So is one beside an NCCL whose calls we have told of ourselves.
+  // A second NCCL in this process that speaks another version is not recorded: a trace has one vocabulary.
+  // So is one beside an NCCL whose calls the interposed functions have reported.
   if ((plugin_came() && version != plugin_version()) || api_came()) return nullptr;
   set_plugin_came(version);
 
@@ -63,7 +63,7 @@ Communicator* communicator_up(int version, EventMask* mask, const CommunicatorSe
   Communicator* communicator = runtime->communicator_up(seen, current_gpu(g_cuda), adapter);
   if (communicator == nullptr) return nullptr;
   communicator->adapter = mask;
-  mask->ours.store(true, std::memory_order_relaxed);
+  mask->serves_us.store(true, std::memory_order_relaxed);
   if (wanted_events() == 0) want_events(base_mask(version, false));
   if (communicator->gpu->holds_calls()) want_events(base_mask(version, true));
   look_for_room(runtime, *communicator, seen);
@@ -77,12 +77,12 @@ Result init(int version, void** context, int* event_mask, const CommunicatorSeen
   Both* both = chain_communicator(version, seen, log);
   pthread_mutex_lock(&g_mutex);
   EventMask* mask = add_to_mask(event_mask);
-  Communicator* ours = mask == nullptr ? nullptr : communicator_up(version, mask, seen);
-  if (ours == nullptr && both == nullptr) remove_from_mask(mask);
+  Communicator* communicator = mask == nullptr ? nullptr : communicator_up(version, mask, seen);
+  if (communicator == nullptr && both == nullptr) remove_from_mask(mask);
   pthread_mutex_unlock(&g_mutex);
-  *context = ours;
+  *context = communicator;
   if (both == nullptr) return 0;
-  both->ours = ours;
+  both->own = communicator;
   both->mask = mask;
   *context = context_of(both);
   take_over_chained_mask();
@@ -102,7 +102,7 @@ Result init_v5(void** context, uint64_t id, int* event_mask, const char* name, i
 
 Result finalize(void* context) {
   Both* both = both_of(context);
-  Communicator* communicator = both != nullptr ? both->ours : static_cast<Communicator*>(context);
+  Communicator* communicator = both != nullptr ? both->own : static_cast<Communicator*>(context);
   EventMask* mask = both != nullptr ? both->mask : nullptr;
   if (both != nullptr) unchain_communicator(both);
   Runtime* runtime = g_runtime.load(std::memory_order_acquire);
@@ -134,11 +134,11 @@ CallSeen call_seen(const char* function, size_t count, const char* datatype, int
   return seen;
 }
 
-// v4's events name no stream; the functions we stand before may.
+// v4's events name no stream; the interposed functions may.
 void add_stream(CallSeen* seen) {
-  const StreamOfCall its = stream_of_present_call();
-  seen->stream = its.handle;
-  seen->stream_known = its.known;
+  const StreamOfCall present = stream_of_present_call();
+  seen->stream = present.handle;
+  seen->stream_known = present.known;
 }
 
 // False: the task's kernel events are not to be heeded.
@@ -252,33 +252,33 @@ Result start_event(void* context, void** handle, EventDescriptor* descriptor) {
   // NCCL reads the handle back whatever is returned, and keeps an old one where none is written.
   Runtime* runtime = g_runtime.load(std::memory_order_acquire);
   Both* both = both_of(context);
-  Communicator* communicator = both == nullptr ? static_cast<Communicator*>(context) : both->ours;
-  Handle ours = 0;
+  Communicator* communicator = both == nullptr ? static_cast<Communicator*>(context) : both->own;
+  Handle own = 0;
   if (runtime != nullptr && communicator != nullptr && (both == nullptr || is_for_us<kVersion>(*descriptor))) {
-    // Channels are told of on a thread of NCCL's.
+    // NCCL reports channels on a thread of its own.
     if ((descriptor->type & kEventKernelCh) != 0) {
-      ours = start<kVersion>(runtime, communicator, *descriptor);
+      own = start<kVersion>(runtime, communicator, *descriptor);
     } else {
       const OwnTime time(OwnWork::kCalls);
-      ours = start<kVersion>(runtime, communicator, *descriptor);
+      own = start<kVersion>(runtime, communicator, *descriptor);
     }
   }
-  *handle = both != nullptr ? start_chained(*both, kVersion, ours, *handle, descriptor)
-                            : reinterpret_cast<void*>(ours);  // NOLINT(performance-no-int-to-ptr): never followed
+  *handle = both != nullptr ? start_chained(*both, kVersion, own, *handle, descriptor)
+                            : reinterpret_cast<void*>(own);  // NOLINT(performance-no-int-to-ptr): never followed
   return 0;
 }
 
-void stop(Runtime* runtime, Handle ours) {
-  const HandleKind kind = kind_of(ours);
+void stop(Runtime* runtime, Handle own) {
+  const HandleKind kind = kind_of(own);
   if (kind != HandleKind::kGroup && kind != HandleKind::kLaunch && kind != HandleKind::kKernel) return;
   const OwnTime time(OwnWork::kCalls);
   if (kind == HandleKind::kGroup) {
-    eventless_calls_end(runtime, ours, plugin_version() >= 7);
-    runtime->group_ends(ours);
+    eventless_calls_end(runtime, own, plugin_version() >= 7);
+    runtime->group_ends(own);
   } else if (kind == HandleKind::kLaunch) {
-    runtime->launch_ends(ours);
+    runtime->launch_ends(own);
   } else {
-    runtime->kernel_enqueued(ours);
+    runtime->kernel_enqueued(own);
   }
 }
 
@@ -291,13 +291,13 @@ Result stop_event(void* handle) {
 
 Result record_event_state(void* handle, int state, StateArguments* arguments) {
   Runtime* runtime = g_runtime.load(std::memory_order_acquire);
-  const Handle ours = ours_of(handle);
-  if (runtime != nullptr && ours != 0) {
+  const Handle own = ours_of(handle);
+  if (runtime != nullptr && own != 0) {
     if (state == kStateKernelChStop && arguments != nullptr) {
-      runtime->channel_stops(ours, arguments->gpu_timer);
+      runtime->channel_stops(own, arguments->gpu_timer);
     } else if (state == kStateGroupEndApiStart) {
       const OwnTime time(OwnWork::kCalls);
-      runtime->group_ending(ours);
+      runtime->group_ending(own);
     }
   }
   if (is_shared(handle)) record_state_chained(handle, state, arguments);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a thread is in the middle of, as functions that stand before others see it.
+// What a thread is in the middle of, as interposed functions see it.
 #ifndef POWERCCL_ADAPTERS_NCCL_THREAD_H
 #define POWERCCL_ADAPTERS_NCCL_THREAD_H
 #include <errno.h>
@@ -8,8 +8,8 @@
 #include "base/own_time.h"
 
 // Thread-local variables of a library that may be dlopened are found through this function. A weak reference to it
-// keeps glibc's loader out of the list of needed libraries: with another libc there is no file of that name, and the
-// job's program would not start.
+// keeps glibc's loader out of the list of needed libraries. Another libc has no file of that name, so the job's program
+// would not start.
 #if defined(__x86_64__)
 asm(".weak __tls_get_addr");
 #endif
@@ -17,15 +17,15 @@ asm(".weak __tls_get_addr");
 namespace powerccl::nccl {
 
 struct Thread {
-  // In a library's function that we stand before, or in our own work: what is called from there is not the job's.
+  // In an interposed function, or in this library's work: calls from there are not the job's.
   bool inside = false;
   uint32_t group_depth = 0;  // of NCCL's groups
   StreamOfCall stream;
-  // The communicator of the call that NCCL is in the midst of, as the job names it, where there is no group; and how
-  // many calls NCCL has reported to the plugin so far.
+  // The communicator of the NCCL call in progress outside a group, as the job names it. Then how many calls NCCL has
+  // reported to the plugin so far.
   void* comm = nullptr;
   uint32_t reported = 0;
-  // Kernels that it has launched into `launches_in`, and that `streams` has not been told of: see tell_launches.
+  // Kernels launched into `launches_in` and not reported to `streams` yet: see tell_launches.
   void* launches_in = nullptr;
   uint32_t launches = 0;
   uint32_t until_timed = 0;
@@ -67,31 +67,31 @@ class AtOwnWork {
   OwnTime time_;
 };
 
-// The streams and events of the job, where there is anything to be told of them here and now. Costs a load where not.
+// The streams and events of the job; null if nothing has to be reported to them now. Costs one load then.
 inline Streams* watched() {
-  Runtime* its = g_runtime.load(std::memory_order_acquire);
-  if (its == nullptr || t_thread.inside) return nullptr;
-  return its->streams();
+  Runtime* active = g_runtime.load(std::memory_order_acquire);
+  if (active == nullptr || t_thread.inside) return nullptr;
+  return active->streams();
 }
 
 // The number that the runtime knows a stream by.
 inline uint64_t key_of(void* stream) {
   const uint64_t handle = reinterpret_cast<uint64_t>(stream);
   if (handle > 2) return handle;
-  const Runtime* its = g_runtime.load(std::memory_order_acquire);
-  int device = its != nullptr ? its->only_device() : -1;
+  const Runtime* active = g_runtime.load(std::memory_order_acquire);
+  int device = active != nullptr ? active->only_device() : -1;
   if (device < 0 && (g_cuda.ctx_get_device == nullptr || g_cuda.ctx_get_device(&device) != 0)) device = 0;
   return Streams::key(handle, device, static_cast<uint64_t>(pthread_self()));
 }
 
-// Tells of this thread's launches: before anything else is said or asked of streams. Telling of each one by itself
-// would cost a job that waits for its host 0.3 % of its time, because what it takes is not in the core's cache by then.
+// Reports this thread's launches to `streams`, before any other report or question to it. Reporting each launch alone
+// would cost a job that waits for its host 0.3 % of its time, because of cache misses.
 inline void tell_launches(Streams* streams) {
-  Thread& mine = t_thread;
-  if (mine.launches == 0) return;
-  streams->launched(key_of(mine.launches_in), mine.launches, mine.kinds);
-  mine.launches = 0;
-  mine.kinds = 0;
+  Thread& thread = t_thread;
+  if (thread.launches == 0) return;
+  streams->launched(key_of(thread.launches_in), thread.launches, thread.kinds);
+  thread.launches = 0;
+  thread.kinds = 0;
 }
 
 }  // namespace powerccl::nccl

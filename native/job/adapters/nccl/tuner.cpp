@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The tuner plugin's function tables. Nothing but success is ever returned, because NCCL passes an error on to the
-// job. A communicator reads its table at its start and nothing after that, from the environment, which a launch gives
-// to all its ranks alike: a rank that decided otherwise than its peers would hang with them.
+// The tuner plugin's function tables. Nothing but success is ever returned, because NCCL passes an error on to the job.
+// A communicator reads its table at its start and nothing after that. The table comes from the environment, which a
+// launch gives to all its ranks alike. A rank that decided otherwise than its peers would hang with them.
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
@@ -47,10 +47,10 @@ void say_refused(const TunerEnvironment& environment, const TunerTable::Refusal&
   if (!environment.speaks || !is_news(refusal)) return;
   constexpr char kHint[] = "docs/reference/tuner-table.md has the format; a path to a table begins with /";
   if (refusal.line > 0) {
-    say(kHint, "cannot use the tuner table (POWERCCL_TUNER_TABLE), line %d: %s; NCCL chooses by itself", refusal.line,
+    say(kHint, "cannot use the tuner table (POWERCCL_TUNER_TABLE), line %d: %s; NCCL uses its defaults", refusal.line,
         refusal.reason);
   } else {
-    say(kHint, "cannot use the tuner table (POWERCCL_TUNER_TABLE): %s; NCCL chooses by itself", refusal.reason);
+    say(kHint, "cannot use the tuner table (POWERCCL_TUNER_TABLE): %s; NCCL uses its defaults", refusal.reason);
   }
 }
 
@@ -135,8 +135,9 @@ int init_v4(size_t ranks, size_t nodes, TunerLogger log, void** context) {
 int get_chunk_size(void* context, int collective, size_t bytes, int algorithm, int protocol, int channels,
                    size_t* chunk_bytes) {
   const Tuner* tuner = static_cast<const Tuner*>(context);
-  const GetChunkSize theirs = tuner != nullptr && tuner->chained.there ? chained_chunk_size() : nullptr;
-  if (theirs != nullptr) theirs(tuner->chained.context, collective, bytes, algorithm, protocol, channels, chunk_bytes);
+  const GetChunkSize chained = tuner != nullptr && tuner->chained.there ? chained_chunk_size() : nullptr;
+  if (chained != nullptr)
+    chained(tuner->chained.context, collective, bytes, algorithm, protocol, channels, chunk_bytes);
   return 0;
 }
 
@@ -145,7 +146,7 @@ int init_v5(void** context, uint64_t id, size_t ranks, size_t nodes, TunerLogger
             TunerConstants* constants) {
   if (context == nullptr) return 0;
   *context = make_tuner({kVersion, id, ranks, nodes, log, domains, constants});
-  // NCCL goes by whether there is such a function, so there is one only where theirs has one.
+  // NCCL tests whether the function exists, so it is set only if the chained plugin has one.
   if (kVersion == 6 && chained_chunk_size() != nullptr) ncclTunerPlugin_v6.get_chunk_size = get_chunk_size;
   return 0;
 }

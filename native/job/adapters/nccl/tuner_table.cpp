@@ -35,7 +35,7 @@ constexpr Word kProtocols[] = {{"ll", kProtocolLl}, {"ll128", kProtocolLl128}, {
 constexpr int kFields = 10, kLeastFields = 8;  // the last two may be missing
 constexpr std::string_view kHeader = "collective_type";
 
-// A word of the table as it stands in a message: cut, printable, and terminated.
+// A word of the table as a message shows it: cut, printable, and terminated.
 struct Shown {
   char text[33];
   explicit Shown(std::string_view word) {
@@ -52,12 +52,12 @@ std::string_view trimmed(std::string_view text) {
   return text;
 }
 
-// What stands before the next `separator`, which is taken off with it.
+// The text before the next `separator`. Removes both from `text`.
 std::string_view next(std::string_view* text, char separator) {
-  const size_t found = text->find(separator);
-  const size_t length = found == std::string_view::npos ? text->size() : found;
+  const size_t end = text->find(separator);
+  const size_t length = end == std::string_view::npos ? text->size() : end;
   const std::string_view before(text->begin(), text->begin() + length);
-  text->remove_prefix(found == std::string_view::npos ? length : length + 1);
+  text->remove_prefix(end == std::string_view::npos ? length : length + 1);
   return before;
 }
 
@@ -162,15 +162,15 @@ class TunerTable::Parser {
 
   // -1 or least to most.
   bool number(std::string_view text, const char* what, int least, int most, int64_t* value) {
-    uint64_t found = 0;
+    uint64_t parsed = 0;
     if (text == "-1") {
       *value = kAnyValue;
       return true;
     }
-    if (!whole(text, &found) || found < static_cast<uint64_t>(least) || found > static_cast<uint64_t>(most)) {
+    if (!whole(text, &parsed) || parsed < static_cast<uint64_t>(least) || parsed > static_cast<uint64_t>(most)) {
       return refuse("%s is neither -1 nor a whole number from %d to %d: `%s`", what, least, most, Shown(text).text);
     }
-    *value = static_cast<int64_t>(found);
+    *value = static_cast<int64_t>(parsed);
     return true;
   }
 

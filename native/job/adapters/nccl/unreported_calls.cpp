@@ -17,14 +17,14 @@ constexpr uint32_t kCalls = 16;  // of a group; a larger one is not recorded
 struct Pending {
   Communicator* communicator = nullptr;
   uint32_t count = 0, reported = 0;
-  bool others = false;  // there are calls that a plugin may be told of, or of another communicator or stream
+  bool others = false;  // some calls may be reported to a plugin, or have another communicator or stream
   MarkPair* pair = nullptr;
   ApiCall calls[kCalls];
 };
 constinit thread_local Pending t_pending = {};
 
-// What is known of a kind of calls (communicator, pattern, size class), by a hash: how often the plugin was told of
-// one, or that it was not. Two kinds in one place: then some pairs of events are begun for nothing.
+// What is known of a kind of calls (communicator, pattern, size class), by a hash. It says how often NCCL reported one
+// to the plugin, or that it did not. If two kinds share an entry, some pairs of events are begun for nothing.
 constexpr uint8_t kReportedTwice = 2, kUnreported = 3;
 constexpr uint32_t kKinds = 1024;
 constinit std::atomic<uint8_t> g_kinds[kKinds] = {};
@@ -50,7 +50,7 @@ bool are_complete(const Pending& pending) {
          pending.reported == t_thread.reported;
 }
 
-// As the plugin would have told of them, with their events in the stream already.
+// As the plugin would have reported them, with their events in the stream already.
 void record(Runtime* runtime, const Pending& pending) {
   Communicator* communicator = pending.communicator;
   MarkOf of;
@@ -107,9 +107,9 @@ void unreported_launch_begins() {
 void unreported_launch_ended(int result) {
   Pending& pending = t_pending;
   if (pending.count == 0) return;
-  Runtime* its = runtime();
+  Runtime* active = runtime();
   const bool unreported = result == kNcclSuccess && are_complete(pending) && pending.communicator->nranks > 1 &&
-                          its != nullptr && tells_of_calls(static_cast<EventMask*>(pending.communicator->adapter));
+                          active != nullptr && tells_of_calls(static_cast<EventMask*>(pending.communicator->adapter));
   if (pending.communicator != nullptr && !pending.others && result == kNcclSuccess) {
     std::atomic<uint8_t>& kind = kind_of_call(*pending.communicator, pending.calls[0]);
     const uint8_t known = kind.load(std::memory_order_relaxed);
@@ -120,7 +120,7 @@ void unreported_launch_ended(int result) {
     }
   }
   if (unreported) {
-    record(its, pending);
+    record(active, pending);
     pending.pair = nullptr;
   }
 }
