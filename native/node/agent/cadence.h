@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // How often each metric is worth its price.
 //
-// On an H200 one read of the total-energy counter takes 2.4 to 4 ms, two thousand times a power reading, and tells
-// nothing new for 100 ms (docs/concepts/hardware.md); on an emulated GPU everything is cheap. So prices are measured at
-// start, on the first GPU, and the dear metrics are read less often, spread over the GPUs so that no tick pays for all
-// of them.
+// On an H200 one read of the total-energy counter takes 2.4 to 4 ms, two thousand times a power reading. Its value does
+// not change for 100 ms (docs/concepts/hardware.md). On an emulated GPU everything is cheap. So prices are measured at
+// start, on the first GPU. Expensive metrics are read less often, spread over the GPUs so that no tick pays for all of
+// them.
 #pragma once
 #include <array>
 #include <cstdint>

@@ -107,9 +107,8 @@ bool CpuSampler::tick(int64_t deadline_ns, bool last_one) {
   return number == 0;
 }
 
-// The row's time is the middle of the read, as for a GPU (gpu_reader.h). Where the read took longer than three
-// intervals, as on a machine that held this thread back, nobody knows which moment the figures are of, and there is no
-// row.
+// The row's time is the middle of the read, as for a GPU (gpu_reader.h). A read that took longer than three intervals,
+// as on a busy machine, has no row, because the moment of its figures is not known.
 int CpuSampler::append(int64_t before_ns, const Row& row) {
   const int64_t took_ns = host_now_ns() - before_ns;
   if (took_ns > kLongestReadIntervals * interval_ns_) return 0;

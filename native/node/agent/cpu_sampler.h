@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Writes <run folder>/cpu-<host>.csv: energy (RAPL) and time of this host's processors.
 //
-// Slower than the GPUs are sampled: a job's sum needs its two ends only, and the ticks between show where a counter
-// wrapped and how power went.
+// Slower than the GPUs are sampled. A job's sum needs its two ends only, and the ticks between show where a counter
+// wrapped and how power changed.
 #pragma once
 #include <cstdint>
 #include <string>
@@ -31,8 +31,8 @@ class CpuSampler {
   bool stop();
 
  private:
-  // /proc/stat is made anew at each read, for all processors and interrupts: dear on large hosts, so read less often
-  // there. The same goes for the counters, which are asked on their own package.
+  // the kernel makes /proc/stat at each read, for all processors and interrupts: slow on large hosts, so read less
+  // often there. The same goes for the counters, which are asked on their own package.
   struct Reading {
     int64_t period_ns = 0;
     int64_t due_ns = 0;

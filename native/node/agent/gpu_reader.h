@@ -2,7 +2,7 @@
 // Reads one GPU: which metrics are due, of what moment the values are, and what to do while it answers with errors.
 //
 // The row's time is the middle of the power reading, so it is off by half of that call at most. A visit longer than
-// three intervals has no row: its values may be of any moment in it, and the report counts such a stretch as a gap
+// three intervals has no row. Its values may be of any moment in it, and the report counts such a stretch as a gap
 // anyway.
 #pragma once
 #include <array>
@@ -29,11 +29,11 @@ class GpuReader {
   GpuReader(uint32_t index, int64_t interval_ns) : index_(index), interval_ns_(interval_ns) {}
 
   uint32_t index() const { return index_; }
-  // False while a GPU that answers with errors is left alone until its next try.
+  // False while a GPU that answers with errors is not read until its next try.
   bool due(int64_t at_ns) const { return at_ns >= retry_ns_; }
 
-  // Reads the metrics that are due, or all of them: `everything`, and after a gap, so that the energy counter is known
-  // at both of its ends. True with `row` filled; false: this visit has no row.
+  // Reads the metrics that are due. `everything`, and a read after a gap: reads all of them, so that the energy counter
+  // is known at both ends of the gap. True with `row` filled; false: this visit has no row.
   bool read(const device::Sampling& sampling, const device::SampledGpu& about, const Periods& periods,
             int64_t deadline_ns, bool everything, PowerRow* row);
   // Metrics that cost more than others fall on different ticks on different GPUs.

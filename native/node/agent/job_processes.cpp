@@ -21,7 +21,7 @@ namespace powerccl::agent {
 namespace {
 
 // The first look. MPI_Init and the creation of a communicator take longer than twice this. At half, the agent would
-// cost twice as much during a job's start; at double, it would miss ranks that fail at once.
+// cost twice as much during a job's start; at double, it would miss ranks that fail immediately.
 constexpr int64_t kFirstNs = 10'000'000;
 // Each wait is longer than the one before by this part, so that a look misses what lasts a fifth of the job's age. At
 // half, it costs half as many looks again, some thirty in the first minute; at double, it sees less.
@@ -160,13 +160,13 @@ bool JobProcesses::stop() {
 bool JobProcesses::recorded() const {
   DIR* all = opendir(folder_.c_str());
   if (all == nullptr) return false;
-  bool found = false;
+  bool has_trace = false;
   while (const dirent* entry = readdir(all)) {
     const size_t length = std::strlen(entry->d_name);
-    found = found || (length > 6 && std::strcmp(entry->d_name + length - 6, ".trace") == 0);
+    has_trace = has_trace || (length > 6 && std::strcmp(entry->d_name + length - 6, ".trace") == 0);
   }
   closedir(all);
-  return found;
+  return has_trace;
 }
 
 void JobProcesses::look() {

@@ -16,7 +16,7 @@ struct Options {
 // Where sysfs is: POWERCCL_SYSFS, or /sys.
 std::string sysfs_root();
 
-// Reads the command line and POWERCCL_RUN_FOLDER. After --help, or a mistake that it has told of, it returns the exit
+// Reads the command line and POWERCCL_RUN_FOLDER. After --help, or a mistake that it has reported, it returns the exit
 // code.
 std::optional<int> parse_options(int argc, const char* const* argv, Options* options);
 

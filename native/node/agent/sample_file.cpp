@@ -51,9 +51,10 @@ std::string sample_path(const std::string& folder, const std::string& prefix) {
   fd = ::open((plain + ".csv").c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC);
   const ssize_t length = fd < 0 ? -1 : read(fd, head, sizeof head);
   if (fd >= 0) close(fd);
-  const bool mine = length > 0 && std::string_view(head, static_cast<size_t>(length)).find(comment("boot_id", boot)) !=
-                                      std::string::npos;
-  return mine ? plain + ".csv" : plain + "-" + node + ".csv";
+  const bool same_boot =
+      length > 0 &&
+      std::string_view(head, static_cast<size_t>(length)).find(comment("boot_id", boot)) != std::string::npos;
+  return same_boot ? plain + ".csv" : plain + "-" + node + ".csv";
 }
 
 SampleFile::~SampleFile() {

@@ -22,8 +22,8 @@ class SampleFile {
   SampleFile(const SampleFile&) = delete;
   SampleFile& operator=(const SampleFile&) = delete;
 
-  // Creates the file with `head` (comments and header line), or goes on behind the last whole row of one that an
-  // earlier agent of this run left. Rows may be appended before; they wait for it. All functions return 0 or an errno;
+  // Creates the file with `head` (comments and header line). If an earlier agent of this run left a file, goes on
+  // behind its last whole row. Rows may be appended before; they wait for it. All functions return 0 or an errno;
   // after one they write nothing more.
   int open(const std::string& path, const std::string& head);
   // One row, with its newline.

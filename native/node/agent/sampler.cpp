@@ -19,9 +19,10 @@ constexpr int64_t kMs = 1'000'000;
 constexpr int64_t kS = 1'000 * kMs;
 constexpr unsigned long kTimerSlackNs = 1000;  // the kernel's 50 us would date samples late
 
-// A call that takes longer hangs, and the other GPUs get a thread without it. With half an interval here, 20 ms between
-// two looks of watch() and one interval since the last row, the others miss less than three intervals, which no report
-// takes for a gap. At half, threads are started for calls that are merely slow; at double, the others have a gap. With
+// A call that takes longer hangs, and the other GPUs get a thread without it. The others then miss less than three
+// intervals, which no report takes for a gap. They miss half an interval here, 20 ms between two looks of watch(), and
+// one interval since the last row. At half, threads are started for calls that are merely slow. At double, the others
+// have a gap. With
 // long intervals it is 100 ms, so that a hang in the last visit is found before the end stops waiting
 // (kStopPatienceNs).
 constexpr int64_t kShortestHangNs = 10 * kMs;
@@ -119,7 +120,7 @@ void Sampler::find_hangs() {
   if (any && at_ns - opened_ns_ >= kFirstRowsNs) write_head();
 }
 
-// The thread that hangs keeps its GPU; a new one has the others, and reads them at once.
+// The thread that hangs keeps its GPU; a new one has the others, and reads them immediately.
 void Sampler::split(Worker* worker, int64_t at_ns) {
   const auto is_other = [&](const Gpu& gpu) { return gpu.worker == worker && &gpu != worker->gpu; };
   if (std::none_of(gpus_.begin(), gpus_.end(), is_other)) return;

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // Samples every GPU at fixed moments and writes rows into the power file. No GPU can stop the others.
 //
-// One thread reads all GPUs in turn: a thread a GPU would wake eight times as often, and cost eight times the wake-ups,
-// for a fault that hardly ever happens. When an NVML call hangs, the thread that made it keeps this GPU alone, and a
-// new thread takes over the others within one interval. A GPU that has been quick for a minute goes back to the common
-// thread. Nobody waits for a thread that hangs, neither at the start nor at the end: threads are detached, and the
-// process ends under them. docs/decisions/0022-sampling-of-hanging-gpus.md
+// One thread reads all GPUs in turn. A thread a GPU would wake eight times as often, for a fault that hardly ever
+// happens. When an NVML call hangs, the thread that made it keeps this GPU alone. A new thread takes over the others
+// within one interval. A GPU that has been quick for a minute goes back to the common thread. Neither start nor end
+// waits for a thread that hangs: threads are detached, and the process ends under them.
+// docs/decisions/0022-sampling-of-hanging-gpus.md
 #pragma once
 #include <condition_variable>
 #include <cstdint>
@@ -30,8 +30,8 @@ class Sampler {
   Sampler(const Sampler&) = delete;
   Sampler& operator=(const Sampler&) = delete;
 
-  // Starts NVML and sampling in a thread. Returns when the header and the first row of every GPU are written, or
-  // earlier: half a second after NVML has started, or two and a half seconds in all. What comes later is sampled from
+  // Starts NVML and sampling in a thread. Returns when the header and the first row of every GPU are written. Returns
+  // earlier half a second after NVML has started, or two and a half seconds in all. What comes later is sampled from
   // then on. Returns 0 or an errno.
   int start();
   // Finds calls that hang. To be called as often as the others may be held up by one: every interval.

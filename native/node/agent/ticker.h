@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Doing something at fixed moments until told to stop.
+// Does something at fixed moments until it is stopped.
 #pragma once
 #include <cstdint>
 #include <functional>

@@ -13,7 +13,7 @@ namespace {
 
 // For clocks that status asks the driver for: a GPU that hangs is shown without one.
 constexpr int64_t kStatusPatienceNs = 500'000'000;
-constexpr int kPartsATurn = 64;  // then it is somebody else's
+constexpr int kPartsATurn = 64;  // then other sessions have their turn
 
 }  // namespace
 
@@ -76,12 +76,12 @@ Bytes Server::device_part(const Session& session, const StatusAnswer& answer, si
   device.now_mhz = (*answer.clocks)[number];
   device.flags = flag_if(table_.draining, POWERCCL_LEASE_DRAINED) | flag_if(view.pending, POWERCCL_LEASE_PENDING);
   if (view.holder != nullptr) {
-    const bool mine = view.holder->uid == uid;
-    device.flags |= flag_if(mine, POWERCCL_LEASE_MINE) | flag_if(view.leases > 1, POWERCCL_LEASE_SHARED);
-    // Whoever wants a device that is taken is told by whom; what they do with it is theirs.
+    const bool same_user = view.holder->uid == uid;
+    device.flags |= flag_if(same_user, POWERCCL_LEASE_MINE) | flag_if(view.leases > 1, POWERCCL_LEASE_SHARED);
+    // A session that wants a taken device learns the holder, but not the holder's clocks.
     device.holder_pid = view.holder->pid;
     device.holder_uid = view.holder->uid;
-    if (mine || session.admin) {
+    if (same_user || session.admin) {
       device.min_mhz = view.min_mhz;
       device.max_mhz = view.max_mhz;
       device.held_ms = static_cast<uint64_t>((now_ns() - view.held_since_ns) / 1'000'000);

@@ -88,8 +88,8 @@ void close_socket(uid_t uid, int socket) {
 size_t count_closing(uid_t uid) {
   Closer& all = closer();
   const std::lock_guard lock(all.mutex);
-  const auto found = all.users.find(uid);
-  return found == all.users.end() ? 0 : found->second.descriptors.size();
+  const auto entry = all.users.find(uid);
+  return entry == all.users.end() ? 0 : entry->second.descriptors.size();
 }
 
 }  // namespace powerccl::daemon

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Closing what users passed. The last close of a TCP socket that lingers, or of a file on somebody's FUSE file system,
-// takes as long as its owner likes. So a user's descriptors are closed by a thread of that user's, which nobody waits
-// for.
+// Closing what users passed. Closing a lingering TCP socket, or a file on a user's FUSE file system, takes as long as
+// its owner likes. So a thread per user closes that user's descriptors, and no other thread waits for it.
 #pragma once
 #include <sys/types.h>
 
@@ -9,7 +8,7 @@
 
 namespace powerccl::daemon {
 
-// Returns at once.
+// Does not wait.
 void close_later(uid_t uid, int fd);
 // Closes a client's socket: now if nothing unread is in it, which could hold descriptors too; else later.
 void close_socket(uid_t uid, int socket);

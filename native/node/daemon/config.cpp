@@ -16,7 +16,7 @@
 #include "daemon/log.h"
 
 #define TOML_EXCEPTIONS 0
-// Its assertions fail on files that it then finds wrong by itself, and says so.
+// Its assertions fail on wrong files, which it reports as errors anyway.
 #define TOML_ASSERT(condition) static_cast<void>(0)
 #include <toml++/toml.h>
 
@@ -132,8 +132,8 @@ void set_default(const char*, std::vector<std::string>* value) {
   value->clear();
 }
 
-// The line of the first character outside of comments that is not ASCII; 0: there is none. toml++ 3.3 takes
-// some of them for impossible (undefined behaviour), so what nobody needs in a configuration is kept from it.
+// The line of the first character outside of comments that is not ASCII; 0: none. toml++ 3.3 takes some of them for
+// impossible (undefined behaviour). No configuration needs them.
 int find_foreign_character(std::string_view toml) {
   int line = 1;
   bool comment = false;

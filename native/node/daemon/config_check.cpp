@@ -30,7 +30,7 @@ class Checker {
     faults_->push_back(key + ": " + path + " " + why);
   }
 
-  // The folder that a file of the daemon's lies in. A user who may replace files there could take its place.
+  // The folder of a file of the daemon. A user who may replace files there could take its place.
   bool folder(const std::string& key, const std::string& path) {
     const std::string folder = folder_of(path);
     struct stat about{};

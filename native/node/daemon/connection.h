@@ -56,8 +56,8 @@ class Connection {
   Connection(const Connection&) = delete;
   Connection& operator=(const Connection&) = delete;
 
-  // The next message. kForeign: another process than the peer sent it (it inherited or was handed the socket);
-  // kNonsense: not of this protocol; kEnd: the other end is closed.
+  // The next message. kForeign: another process than the peer sent it (it inherited or was handed the socket).
+  // kNonsense: not of this protocol. kEnd: the other end is closed.
   Received receive();
   // False: the peer is gone or does not read what it asked for, and the connection has to end.
   bool send(Bytes message);

@@ -26,16 +26,16 @@ GpuDriver::~GpuDriver() {
 
 bool GpuDriver::open(const GpuSettings& settings, std::string* reason) {
   settings_ = settings;
-  device::Sampling found;
+  device::Sampling sampling;
   device::Error error;
-  if (device::sampling_open(&found, &error) != device::kOk) {
+  if (device::sampling_open(&sampling, &error) != device::kOk) {
     *reason = error.text;
     if (const char* hint = device::hint(error.code); *hint != '\0') *reason += std::string("; ") + hint;
     return false;
   }
-  emulated_ = found.emulated;
-  for (uint32_t i = 0; i < found.gpu_count; ++i) add(found.gpu[i].uuid);
-  device::sampling_close(&found);
+  emulated_ = sampling.emulated;
+  for (uint32_t i = 0; i < sampling.gpu_count; ++i) add(sampling.gpu[i].uuid);
+  device::sampling_close(&sampling);
   if (gpus_.empty()) {
     *reason = "NVML finds no GPU that this process may open";
     return false;
@@ -64,11 +64,11 @@ void GpuDriver::add(const char* uuid) {
   else if (device::clock_minor_number(&gpu, &minor, &error) == device::kOk)
     about.file = with_number(settings_.device_files, minor);
   else
-    about.unfit = error.text;  // without its file nobody can show that the GPU is theirs
+    about.unfit = error.text;  // without its file no user can show a right to the GPU
   if (device::clock_mig_enabled(&gpu)) about.unfit = "it is divided into MIG slices, which share its clock";
   uint32_t lowest = 0, highest = 0;
   if (device::clock_max_sm_mhz(&gpu, &highest, &error) != device::kOk) about.unfit = error.text;
-  if (device::clock_min_sm_mhz(&gpu, &lowest, &error) != device::kOk) lowest = 1;  // the driver clamps by itself
+  if (device::clock_min_sm_mhz(&gpu, &lowest, &error) != device::kOk) lowest = 1;  // the driver clamps
   about.lowest_mhz = std::max(lowest, settings_.min_mhz);
   about.highest_mhz = settings_.max_mhz != 0 ? std::min(highest, settings_.max_mhz) : highest;
   if (about.unfit.empty() && about.lowest_mhz > about.highest_mhz)

@@ -12,7 +12,7 @@ struct Job {
   enum Kind { kSet, kRestore, kRead } kind = kRead;
   size_t device = 0;
   uint32_t min_mhz = 0, max_mhz = 0;
-  // Whom to answer, and with what beside the outcome; session 0: nobody.
+  // Whom to answer, and with what beside the outcome; session 0: no session.
   uint64_t session = 0, serial = 0, lease = 0;
   uint32_t flags = 0, interval_ms = 0;
 };

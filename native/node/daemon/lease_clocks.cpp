@@ -10,8 +10,8 @@ namespace powerccl::daemon {
 namespace {
 
 constexpr int64_t kMs = 1'000'000;
-// Of a restore that failed, doubled each time. A driver that resets a GPU is back within seconds; half of the last only
-// repeats failures more often, double of it leaves a clock low for longer.
+// Of a restore that failed, doubled each time. A driver that resets a GPU is back within seconds. Half of the last only
+// repeats failures more often; double of it leaves a clock low for longer.
 constexpr int64_t kFirstRetryNs = 50 * kMs;
 constexpr int64_t kLastRetryNs = 5000 * kMs;
 constexpr int64_t kNever = INT64_MAX;
@@ -55,7 +55,7 @@ LeaseTable::Clocks LeaseTable::highest_wish(const Device& device) {
 }
 
 void LeaseTable::forget_wishes(Device* device, const Clocks& instead) const {
-  if (sharing_ == Sharing::kNewest && device->waiting) return;  // its wish is everybody's
+  if (sharing_ == Sharing::kNewest && device->waiting) return;  // its wish is that of all leases
   for (Lease& lease : device->leases) {
     const bool waits = device->waiting && device->waiting->lease == lease.number;
     if (!waits && !lease.wish.is_default()) lease.wish = instead;
@@ -92,7 +92,7 @@ void LeaseTable::proceed(Device& device, int64_t now_ns) {
     device.waiting.reset();
   }
   if (highest.is_default() || (!device.waiting && highest == device.clocks)) return;
-  // Up is the way back to the default, and nobody is kept slow for having been quick to ask for less.
+  // Up is the way back to the default, and a quick request for less keeps no job slow.
   const bool rises = !device.clocks.is_default() && highest.max_mhz > device.clocks.max_mhz;
   if (rises || now_ns >= device.allowed_ns) return start_set(device, highest, now_ns);
   // Who shares the device may want to take the wish back at any time, so is not kept waiting.
@@ -178,12 +178,12 @@ void LeaseTable::set_done(Device& device, const Job& job, const Outcome& outcome
   if (outcome.code == 0) {
     device.changed = true;
     device.clocks = {job.min_mhz, job.max_mhz};
-    const bool theirs = !device.restore_due;  // not of one who has left meanwhile
-    if (theirs) count_change(&device);
+    const bool wished = !device.restore_due;  // not of one who has left meanwhile
+    if (wished) count_change(&device);
     ++counters_.changes;
     const bool arrived = outcome.now_mhz == 0 || (outcome.now_mhz >= job.min_mhz && outcome.now_mhz <= job.max_mhz);
     if (!arrived && !device.leases.empty()) device.settle_at_ns = now_ns + settle_ns_;
-    if (theirs && job.session == 0) tell_wisher(device, outcome);
+    if (wished && job.session == 0) tell_wisher(device, outcome);
     log(kDebug, "%s: set to %u to %u MHz, reads %u MHz, %u us, reasons 0x%llx", device.about->device.c_str(),
         job.min_mhz, job.max_mhz, outcome.now_mhz, outcome.driver_us, static_cast<unsigned long long>(outcome.reasons));
   } else {

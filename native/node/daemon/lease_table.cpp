@@ -44,9 +44,9 @@ void LeaseTable::take_devices(const std::vector<DeviceAbout>& devices, int64_t i
 }
 
 std::optional<size_t> LeaseTable::find(const std::string& name) const {
-  const auto found = names_.find(name);
-  if (found == names_.end()) return std::nullopt;
-  return found->second;
+  const auto entry = names_.find(name);
+  if (entry == names_.end()) return std::nullopt;
+  return entry->second;
 }
 
 DeviceView LeaseTable::view(size_t number) const {
@@ -231,7 +231,7 @@ void LeaseTable::drop(Device& device, size_t which, Ending ending, bool tell, in
   if (sharing_ == Sharing::kNewest && device.wisher == lease.number)
     for (Lease& other : device.leases) other.wish = {};
   if (device.leases.empty()) {
-    // Put back even if somebody else has the device by then: the next holder does not start at this one's clock.
+    // Restored even if another session has the device by then: the next holder does not start at this one's clock.
     if (device.busy || device.changed)
       device.restore_due = true;
     else

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // Who holds which device, what its clock is, and what is to be done about it next. No sockets, threads or files are
-// known here: time comes in as an argument, and what is to be done goes out through Actions, so that any order of
-// events can be tried in a test.
+// known here. Time comes in as an argument, and what is to be done goes out through Actions. So a test can try any
+// order of events.
 //
-// What holds at every moment: a device has at most one lease, or several that one user shares, and one job under way;
-// it has another clock than the default only while the state file has its mark; and when it has no lease, it has the
-// default clock, or a job to restore that is under way or due.
+// What holds at every moment. A device has at most one lease, or several that one user shares, and one job under way.
+// It has another clock than the default only while the state file has its mark. Without a lease it has the default
+// clock, or a job to restore that is under way or due.
 //
 // Those who share a device each have a wish, and the highest is carried out. Where the newest is to count instead
-// (Sharing), it is made everybody's.
+// (Sharing), it replaces the wishes of all.
 #pragma once
 #include <cstdint>
 #include <map>
@@ -65,7 +65,7 @@ class Actions {
 // What can be said of a device.
 struct DeviceView {
   const DeviceAbout* about = nullptr;
-  const Holder* holder = nullptr;  // of those who share it the first; null: nobody
+  const Holder* holder = nullptr;  // of those who share it the first; null: none
   size_t leases = 0;
   int64_t held_since_ns = 0;
   uint64_t changes = 0;
@@ -105,7 +105,7 @@ class LeaseTable {
   void release(SessionId session, uint64_t serial, uint64_t lease, int64_t now_ns);
   // Ends the device's leases, if it has any, and tells their holders.
   void end(size_t device, Ending ending, int64_t now_ns);
-  // All leases of a session; it hears of it unless it is gone or has released them.
+  // All leases of a session; it is notified unless it is gone or has released them.
   void end_session(SessionId session, Ending ending, int64_t now_ns);
 
   void call_done(const Done& done, int64_t now_ns);
@@ -151,7 +151,7 @@ class LeaseTable {
     bool marked = false;       // in the state file
     bool changed = false;      // its clock is, or may be, another than the default
     Clocks clocks;             // set; the default, or not known
-    bool restore_due = false;  // to be restored whoever holds it
+    bool restore_due = false;  // to be restored for any holder
     int failures = 0;          // of restoring it, in a row
     int64_t retry_ns = 0;
 
@@ -170,7 +170,7 @@ class LeaseTable {
   void answer_with_present(const Device& device, const Asker& asker);
   uint32_t clamp(const Device& device, Clocks* wish);
   static Clocks highest_wish(const Device& device);
-  // What could not be carried out is not tried again by itself: those who do not wait for an answer wish for this.
+  // A wish that failed is not tried again without a new request. Requests without an answer rely on this.
   void forget_wishes(Device* device, const Clocks& instead) const;
   // Starts what is due on a device that is not busy.
   void proceed(Device& device, int64_t now_ns);

@@ -23,9 +23,9 @@ constexpr int64_t kSecondNs = 1'000'000'000;
 constexpr int64_t kReportNs = 10 * kSecondNs;  // from the last line left out until the sum is written
 constexpr size_t kMostBuckets = 4096;
 
-// Lines that may come at once, and from then on one each so many seconds. Messages that are none are a fault of the
-// sender's program, of which a few lines tell all. A job of 128 ranks writes a line as each lease begins and ends, so
-// half of that burst would hide leases of jobs that do nothing wrong.
+// Lines that may come in a burst, and from then on one each so many seconds. Invalid messages are a fault of the
+// sender's program, and a few lines are enough to show it. A job of 128 ranks writes a line as each lease begins and
+// ends. Half of that burst would hide leases of jobs that do nothing wrong.
 struct Limit {
   const char* name;
   double burst, seconds_a_line;
@@ -65,12 +65,12 @@ bool may_write(uint32_t uid, Topic topic) {
   // A bucket that is full again says nothing that a new one does not.
   if (g_buckets.size() >= kMostBuckets)
     std::erase_if(g_buckets, [&](const auto& entry) {
-      const Limit& its = kLimits[entry.first.second];
+      const Limit& of_entry = kLimits[entry.first.second];
       return entry.second.left_out == 0 &&
-             static_cast<double>(now - entry.second.filled_ns) / kSecondNs > its.burst * its.seconds_a_line;
+             static_cast<double>(now - entry.second.filled_ns) / kSecondNs > of_entry.burst * of_entry.seconds_a_line;
     });
-  const auto [found, fresh] = g_buckets.try_emplace({uid, static_cast<int>(topic)});
-  Bucket& bucket = found->second;
+  const auto [place, fresh] = g_buckets.try_emplace({uid, static_cast<int>(topic)});
+  Bucket& bucket = place->second;
   if (fresh) {
     bucket.lines = limit.burst;
     bucket.filled_ns = now;

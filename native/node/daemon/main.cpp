@@ -52,7 +52,7 @@ int read_settings(const Options& options, ServerSettings* settings) {
   if (!options.state.empty()) config.state_file = options.state;
   if (options.by_pipe) {
     config.socket_bits = 0600;
-    // Serves nobody but who might set clocks without it.
+    // Serves only users who may set clocks without it.
     if (options.config.empty()) config.gpu_interval_ms = 1;
   }
   if (!options.level.empty() && !parse_level(options.level, &config.level)) {
@@ -108,7 +108,7 @@ int run(const Options& options) {
   std::string reason;
   SocketPlace place;
   if (!options.restore && !place.take(config.socket_path, &reason)) {
-    // In one line: whoever starts a daemon shows its last.
+    // In one line: `powerccl run`, which starts a daemon, shows its last line.
     log(kError, "%s; hint: `socket.path` and --socket name another place", reason.c_str());
     return 1;
   }

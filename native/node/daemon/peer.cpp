@@ -41,8 +41,8 @@ std::vector<gid_t> groups_of(int socket, gid_t first) {
   return groups;
 }
 
-bool any_of(const std::vector<gid_t>& mine, const std::vector<gid_t>& wanted) {
-  return std::any_of(mine.begin(), mine.end(),
+bool any_of(const std::vector<gid_t>& own_groups, const std::vector<gid_t>& wanted) {
+  return std::any_of(own_groups.begin(), own_groups.end(),
                      [&](gid_t gid) { return std::find(wanted.begin(), wanted.end(), gid) != wanted.end(); });
 }
 

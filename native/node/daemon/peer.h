@@ -31,9 +31,9 @@ bool open_process(Peer* peer);
 bool may_lease(const Peer& peer, const Config& config);
 bool may_administer(const Peer& peer, const Config& config);
 
-// Whether `fd`, which a client passed, is `file` opened for reading and writing: that the kernel let somebody open it
-// there, under that process's user, groups, namespaces and cgroup, is the proof. (A path-only descriptor proves
-// nothing and is refused.)
+// Whether `fd`, which a client passed, is `file` opened for reading and writing. The proof is that the kernel let that
+// process open it there, under its user, groups, namespaces and cgroup. (A path-only descriptor proves nothing and is
+// refused.)
 bool shows_file(int fd, const std::string& file);
 
 }  // namespace powerccl::daemon

@@ -118,8 +118,8 @@ std::vector<size_t> Server::named(const std::string& device) const {
   std::vector<size_t> devices;
   if (device.empty()) {
     for (size_t i = 0; i < table_.size(); ++i) devices.push_back(i);
-  } else if (const auto found = table_.find(device)) {
-    devices.push_back(*found);
+  } else if (const auto number = table_.find(device)) {
+    devices.push_back(*number);
   }
   return devices;
 }

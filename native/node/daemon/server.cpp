@@ -30,11 +30,11 @@ namespace {
 constexpr int64_t kMs = 1'000'000;
 // For clocks to be restored at the end. By default systemd kills a unit after 90 s; a driver call takes milliseconds.
 constexpr int64_t kStopPatienceNs = 10'000 * kMs;
-// What waits for all sessions to read it. With the rest of the daemon it stays below 64 MiB, an eighth of what the unit
-// lets it have; half would be 16 users who each use up theirs.
+// Answers that wait for all sessions to read them. With the rest of the daemon it stays below 64 MiB, an eighth of what
+// the unit lets it have. Half would be 16 users who each use up theirs.
 constexpr size_t kMostUnsentBytes = 32u << 20;
-// Connections that the kernel keeps until they are taken. A flood is refused at some 8,000 a second, so whoever comes
-// last of them waits for half a second. With half of it more find it full, and a job that does asks again later.
+// Connections that the kernel keeps until they are taken. A flood is refused at some 8,000 a second, so the one that
+// comes last of them waits for half a second. With half of it more find it full, and a job that does asks again later.
 constexpr int kBacklog = 4096;
 
 }  // namespace
@@ -260,7 +260,9 @@ void Server::handle(uint64_t tag, uint32_t events) {
 
 void Server::keep_time(int64_t now) {
   table_.advance(now);
-  if (round_.under_way && now >= round_.deadline_ns) end_round();  // without the clocks that the driver has not told
+  if (round_.under_way && now >= round_.deadline_ns)
+    end_round();  // without the clocks that the driver has not
+                  // reported
   begin_round(now);
   if (listen_again_ns_ != 0 && now >= listen_again_ns_) {
     listen_again_ns_ = 0;

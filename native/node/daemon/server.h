@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // powerccld: sockets, processes that end, device calls, signals and time, over one epoll.
 //
-// Device calls take milliseconds, and the driver serialises them, so one is made at a time, and nothing else may wait
-// for it. There are two threads, both alike (worker_pool.cpp): they wait in the same epoll, whose events go to one of
-// them each, and the thread that a request wakes makes the device call and answers. A change of threads costs more
-// than all the rest of a request. Everything but the wait, the call and its answer happens under one mutex.
+// Device calls take milliseconds, and the driver serialises them. So one is made at a time, and nothing else may wait
+// for it. There are two threads, both alike (worker_pool.cpp). They wait in the same epoll, whose events go to one of
+// them each. The thread that a request wakes makes the device call and answers. A change of threads costs more than all
+// the rest of a request. Everything but the wait, the call and its answer happens under one mutex.
 #pragma once
 #include <atomic>
 #include <condition_variable>
@@ -50,7 +50,7 @@ class Server : public Actions {
 
   // Restores the clocks that an earlier daemon left, for at most `patience_ns`. False: some could not be restored yet.
   bool restore_left(int64_t patience_ns);
-  // Serves until told to stop. Returns the exit code: 0, or 1 when it cannot listen or clocks were left set.
+  // Serves until a signal stops it. Returns the exit code: 0, or 1 when it cannot listen or clocks were left set.
   int serve();
 
  private:
@@ -85,7 +85,7 @@ class Server : public Actions {
     double credit = 0;  // requests that may be read now
     int64_t credit_ns = 0, not_before_ns = 0;
   };
-  // The reading of all clocks for those who ask for the status. There is one at a time. A client that asks
+  // The reading of all clocks for those who ask for the status. One at a time. A client that asks
   // meanwhile is answered by the next.
   struct Round {
     bool under_way = false;
@@ -199,7 +199,7 @@ class Server : public Actions {
   GpuDriver* driver_;
   LeaseTable table_;
   int epoll_ = -1, bell_ = -1, timer_ = -1, signals_ = -1, spare_ = -1;
-  std::vector<int> listeners_;  // everybody's, and root's own
+  std::vector<int> listeners_;  // for all users, and root's own
   std::mutex mutex_;
   std::condition_variable changed_;  // for the main thread
   std::atomic<int> entering_{0};     // threads that have something to do and wait for the mutex

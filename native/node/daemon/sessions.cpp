@@ -20,11 +20,11 @@ namespace powerccl::daemon {
 namespace {
 
 constexpr int64_t kMs = 1'000'000;
-// For so long connections are taken in a row, some thirty of them; then it is the turn of root's and of those that are
-// there. With twice the time root waits longer while a flood lasts, with half of it more time is spent on turning.
+// For so long connections are taken in a row, some thirty of them. Then it is the turn of root's and of those that are
+// there. With twice the time root waits longer while a flood lasts. With half of it more time is spent on turning.
 constexpr int64_t kAcceptNs = 1 * kMs;
-// Behind such a row nobody is let in for so long: a flood costs a quarter of a core. With half of it the daemon has
-// used up its share of a busy machine, and root waits for a processor.
+// After such a row no connection is taken for so long: a flood costs a quarter of a core. With half of it the daemon
+// has used up its share of a busy machine, and root waits for a processor.
 constexpr int64_t kRestNs = 3 * kMs;
 constexpr int64_t kPauseNs = 10 * kMs;  // until one that was too fast is looked at again
 constexpr size_t kMostReads = 16;       // of clocks by one session, under way
@@ -41,7 +41,7 @@ double refilled(double level, double most, double a_second, int64_t since_ns, in
   return std::min(most, level + static_cast<double>(now_ns - since_ns) / 1e9 * a_second);
 }
 
-// Of one user, also at once. A job's ranks come together, and come again when the daemon was restarted.
+// Of one user, also as a burst. A job's ranks come together, and come again when the daemon was restarted.
 double connects_a_second(const Config& config) {
   return static_cast<double>(std::max<int64_t>(32, config.access_sessions_per_user));
 }
@@ -73,7 +73,7 @@ bool Server::accept_some(int listener) {
   return false;
 }
 
-// With no descriptor left nobody would be told, and the listener would report the same connection for ever.
+// With no descriptor left no client would get an answer, and the listener would report the same connection for ever.
 void Server::refuse_beyond_descriptors(int listener) {
   log_for(0, Topic::kSessions, kError, "cannot accept a connection: %s", std::strerror(errno));
   close(spare_);
@@ -87,8 +87,8 @@ Server::User* Server::user_of(uid_t uid, int64_t now) {
     std::erase_if(users_, [&](const auto& user) {
       return user.second.sessions == 0 && now - user.second.connects_ns > 1000 * kMs && user.first != uid;
     });
-  const auto [found, fresh] = users_.try_emplace(uid);
-  User& user = found->second;
+  const auto [entry, fresh] = users_.try_emplace(uid);
+  User& user = entry->second;
   if (fresh) {
     user.connects = connects_a_second(settings_.config);
     user.work = static_cast<double>(settings_.config.access_requests_per_s);
@@ -150,8 +150,8 @@ void Server::admit(int socket, int64_t now) {
 }
 
 Server::Session* Server::find(SessionId id) {
-  const auto found = sessions_.find(id);
-  return found == sessions_.end() ? nullptr : &found->second;
+  const auto entry = sessions_.find(id);
+  return entry == sessions_.end() ? nullptr : &entry->second;
 }
 
 void Server::close_session(SessionId id, Ending ending) {
@@ -212,7 +212,7 @@ void Server::attend(SessionId id, uint32_t events) {
 bool Server::take_message(SessionId id, Session* session) {
   const int64_t now = now_ns();
   if (!spend_credit(session, now)) {
-    pause(session, now);  // read later: the sender waits, and nobody else does
+    pause(session, now);  // read later: only the sender waits
     return false;
   }
   const Received received = session->connection->receive();

@@ -63,7 +63,7 @@ bool clear_path(const std::string& path, std::string* reason) {
 SocketPlace::~SocketPlace() {
   remove_sockets();
   if (lock_ < 0) return;
-  // Whoever opened the file before it went finds another or none under its name, and opens it again.
+  // A process that opened the file before its removal finds another or none under its name, and opens it again.
   unlink((path_ + ".lock").c_str());
   close(lock_);
 }
@@ -137,15 +137,15 @@ bool SocketPlace::bind(int socket, const char* suffix, mode_t mode, gid_t group,
   if (bound != 0) return failed(": cannot listen: ");
   const int file = open(path.c_str(), O_PATH | O_NOFOLLOW | O_CLOEXEC);
   struct stat about{};
-  const bool ours = file >= 0 && fstat(file, &about) == 0 && S_ISSOCK(about.st_mode) && about.st_uid == geteuid();
-  if (ours) bound_.push_back({path, about.st_dev, about.st_ino});
-  const bool given = ours && (group == static_cast<gid_t>(-1) ||
-                              fchownat(file, "", static_cast<uid_t>(-1), group, AT_EMPTY_PATH) == 0);
+  const bool is_own = file >= 0 && fstat(file, &about) == 0 && S_ISSOCK(about.st_mode) && about.st_uid == geteuid();
+  if (is_own) bound_.push_back({path, about.st_dev, about.st_ino});
+  const bool given = is_own && (group == static_cast<gid_t>(-1) ||
+                                fchownat(file, "", static_cast<uid_t>(-1), group, AT_EMPTY_PATH) == 0);
   const int error = errno;
   if (file >= 0) close(file);
   errno = error;
   if (given) return true;
-  return failed(ours ? ": cannot set its group: " : " was replaced by another process: ");
+  return failed(is_own ? ": cannot set its group: " : " was replaced by another process: ");
 }
 
 void SocketPlace::remove_sockets() {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The path at which a daemon listens, and the lock beside it that makes the path one daemon's for life.
 //
-// Root has a socket of its own beside it, <path>.root: a connection waits behind all that came before it, so one user
-// who floods a socket makes everybody else wait there.
+// Root has a socket of its own beside it, <path>.root. A connection waits behind all that came before it, so one user
+// who floods a socket makes all others wait there.
 #pragma once
 #include <sys/types.h>
 
@@ -24,7 +24,7 @@ class SocketPlace {
   bool take(const std::string& path, std::string* reason);
   // Gives `socket` the path, with that suffix, in place of what a dead daemon left. `group` -1: the daemon's own.
   bool bind(int socket, const char* suffix, mode_t mode, gid_t group, std::string* reason);
-  // Removes what was bound, unless somebody has put another file there. The lock stays taken.
+  // Removes what was bound, unless another file is there now. The lock stays taken.
   void remove_sockets();
 
  private:

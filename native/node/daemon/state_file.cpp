@@ -232,12 +232,12 @@ int StateFile::mark(const std::string& device, uint32_t uid, uint32_t pid) {
 }
 
 int StateFile::clear(const std::string& device) {
-  const auto found = marked_.find(device);
-  if (found == marked_.end()) return 0;
-  const int error = write_slot(found->second, empty_slot());
+  const auto entry = marked_.find(device);
+  if (entry == marked_.end()) return 0;
+  const int error = write_slot(entry->second, empty_slot());
   if (error != 0) return error;
-  free_.push_back(found->second);
-  marked_.erase(found);
+  free_.push_back(entry->second);
+  marked_.erase(entry);
   return 0;
 }
 

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which devices may have another clock than the default because of this daemon: on disk before it is so, so that the
-// next daemon, or `powerccld --restore`, can undo it when this one was killed.
+// Which devices may have another clock than the default because of this daemon. A mark is on disk before the clock
+// changes. So the next daemon, or `powerccld --restore`, can undo the change when this daemon was killed.
 //
-// The file is a header and fixed slots, each with a checksum. A change rewrites one slot in place and syncs it; slots
-// are aligned so that none lies across a disk's sectors. What cannot be believed (a torn slot, a header of another
-// version, a file cut short) is never taken for "nothing is set": doubtful() tells to restore everything there is.
+// The file is a header and fixed slots, each with a checksum. A change rewrites one slot in place and syncs it. Slots
+// are aligned so that none crosses a boundary of the disk's sectors. A torn slot, a header of another version or a file
+// cut short never counts as "nothing is set". Then doubtful() says that everything must be restored.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -19,7 +19,7 @@ struct StateSlot {
   uint32_t marked;
   uint32_t uid, pid;  // of who had it set, for the log
   uint32_t reserved[16];
-  uint32_t crc;  // of all that stands before
+  uint32_t crc;  // of all that is before
 };
 static_assert(sizeof(StateSlot) == 128, "the slot is the format");
 
@@ -49,7 +49,7 @@ class StateFile {
   int clear(const std::string& device);
   bool marked(const std::string& device) const;
 
-  // Whether the file lies in memory, where a sync costs nothing.
+  // Whether the file is in memory, where a sync costs nothing.
   bool in_memory() const;
 
  private:

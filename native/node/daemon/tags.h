@@ -7,7 +7,7 @@ namespace powerccl::daemon {
 
 enum class Source : uint64_t { kListener, kSignal, kBell, kTimer, kInput, kSession, kPeer };
 
-// Sessions are numbered, never reused, so that an event for one that has just ended finds nobody.
+// Sessions are numbered, never reused, so that an event for one that has just ended finds no session.
 inline uint64_t tag_of(Source source, uint64_t number = 0) {
   return number << 3 | static_cast<uint64_t>(source);
 }

@@ -33,7 +33,7 @@ void Server::start_workers() {
 void Server::work() {
   Lock lock(mutex_);
   while (!over_) {
-    // A mutex goes to whoever comes, and a flood of events would have this thread come again before another wakes up.
+    // A mutex has no queue, and a flood of events would have this thread come again before another wakes up.
     if (entering_.load() > 0) entered_.wait(lock, [this] { return entering_.load() == 0; });
     if (!queue_.busy && !queue_.empty()) {
       make_call(&lock);

@@ -25,8 +25,8 @@ struct ClockDevice {
   char name[64] = "";                   // "Tesla T4"
 };
 
-// Loads and initialises NVML if this has not happened yet, and finds the GPU by UUID ("GPU-...", "MIG-..." is refused:
-// a MIG slice has no clock of its own) or by PCI bus id ("65:00.0", "0000:65:00.0", "00000000:65:00.0").
+// Loads and initialises NVML if this has not happened yet. Finds the GPU by UUID, or by PCI bus id ("65:00.0",
+// "0000:65:00.0", "00000000:65:00.0"). "MIG-..." is refused: a MIG slice has no clock of its own.
 // Library: POWERCCL_NVML_LIBRARY if set, else libnvidia-ml.so.1.
 int clock_open(ClockDevice* device, const char* uuid_or_pci, Error* error);
 
@@ -40,7 +40,7 @@ int clock_lock(ClockDevice* device, uint32_t min_mhz, uint32_t max_mhz, Error* e
 // a clock of this GPU). After any other failure the clock may be locked or not.
 bool clock_refused(int code);
 
-// nvmlDeviceResetGpuLockedClocks: back to the driver's own choice, whoever had set a lock.
+// nvmlDeviceResetGpuLockedClocks: back to the driver's own choice, whichever process had set a lock.
 int clock_reset(ClockDevice* device, Error* error);
 
 // SM clock now, in MHz. Locking is only accepted, not guaranteed, so read back what came of it.

@@ -165,7 +165,7 @@ int sampling_describe(const Sampling* sampling, uint32_t index, SampledGpu* gpu,
 int sampling_open(Sampling* sampling, Error* error) {
   if (int code = sampling_start(sampling, error); code != kOk) return code;
   for (uint32_t index = 0; index < sampling->gpus_listed; ++index) {
-    // A container that was given two GPUs of eight may still be told of eight.
+    // In a container with two GPUs of eight, NVML may list eight.
     if (sampling_describe(sampling, index, &sampling->gpu[sampling->gpu_count], nullptr) != kOk)
       ++sampling->gpus_refused;
     else

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Reading power, energy, clocks and what limits them from every GPU of the node through NVML.
 //
-// Each metric is its own call, because their prices differ a thousandfold: on an H200 power and clocks take about 1 us
-// and the total-energy counter 2.4 to 4 ms (docs/concepts/hardware.md). Whoever samples decides how often to pay which.
+// Each metric is its own call, because their prices differ a thousandfold. On an H200 power and clocks take about 1 us,
+// and the total-energy counter takes 2.4 to 4 ms (docs/concepts/hardware.md). The caller decides how often to read
+// which.
 #ifndef POWERCCL_DEVICE_NVML_SAMPLE_H
 #define POWERCCL_DEVICE_NVML_SAMPLE_H
 #include <stdint.h>
@@ -41,7 +42,7 @@ struct Sampling {
   bool emulated = false;
   char driver[80] = "";
   char nvml_version[80] = "";
-  uint32_t gpus_listed = 0;  // GPUs that NVML knows of, kMaxGpus at most
+  uint32_t gpus_listed = 0;  // GPUs that NVML lists, kMaxGpus at most
   uint32_t gpu_count = 0;    // those of them that this process may open
   uint32_t gpus_refused = 0;
   SampledGpu gpu[kMaxGpus];
@@ -57,9 +58,8 @@ int sampling_describe(const Sampling* sampling, uint32_t index, SampledGpu* gpu,
 int sampling_open(Sampling* sampling, Error* error);
 void sampling_close(Sampling* sampling);
 
-// One reading in the metric's own unit (see Metric). Errors: NVML's code, kSymbolMissing, or kNoReading where NVML
-// answers with a number that cannot be: it marks what is not available with a number of ones in all bits. A number that
-// merely looks wrong is a reading.
+// One reading in the metric's own unit (see Metric). Errors: NVML's code, kSymbolMissing, or kNoReading for an
+// impossible number: NVML marks unavailable values by ones in all bits. A number that merely looks wrong is a reading.
 int sample(const Sampling* sampling, const SampledGpu* gpu, Metric metric, int64_t* value, Error* error);
 
 }  // namespace powerccl::device

@@ -85,7 +85,7 @@ void add(Rapl* rapl, RaplDomain domain, Obstacle* obstacle) {
 
 void add_zone(Rapl* rapl, const char* sysfs, const char* zone, const char* name, Obstacle* obstacle) {
   RaplDomain domain;
-  // A name that another zone has is told apart in a way that the summary does not count: better a part too few.
+  // A second zone of the same name gets a name that the summary does not count: better a part too few.
   snprintf(domain.name, sizeof domain.name, is_taken(rapl, name) ? "%s/%s" : "%s", name, zone);
   domain.file = open_file("%s/class/powercap/%s/energy_uj", sysfs, zone);
   if (domain.file < 0) {

@@ -2,7 +2,7 @@
 // Energy counters of the processors (RAPL), through powercap's files or, where those may not be read, the perf PMU
 // `power`.
 //
-// Source of facts: Linux, Documentation/power/powercap/powercap.rst and arch/x86/events/rapl.c. AMD's counters appear
+// Source of facts: Linux, Documentation/power/powercap/powercap.rst and <arch/x86/events/rapl.c>. AMD's counters appear
 // in the same two places under the same names.
 #ifndef POWERCCL_DEVICE_RAPL_H
 #define POWERCCL_DEVICE_RAPL_H
@@ -14,7 +14,7 @@ inline constexpr int kRaplDomains = 96;  // 16 packages of package, core, uncore
 
 struct RaplDomain {
   char name[48] = "";       // "package-0", or a part of one: "package-0/dram"; unique on this host
-  int64_t range_uj = 0;     // where the counter wraps; 0: it does not, or nobody says
+  int64_t range_uj = 0;     // where the counter wraps; 0: it does not, or not known
   int file = -1;            // energy_uj, or a perf counter
   double uj_per_count = 0;  // of a perf counter; 0: the file is energy_uj
 };
