@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What emulated GPUs are told and publish (native/testbed/physics), by the emulator's own name as well.
+// What emulated GPUs receive and publish (native/testbed/physics), by the emulator's own name as well.
 #ifndef POWERCCL_EMULATOR_MESSAGES_H
 #define POWERCCL_EMULATOR_MESSAGES_H
 #include "physics/collective_messages.h"

@@ -19,7 +19,7 @@ void Clockwork::advance(Time to) {
   driven_to_ = to;
   std::erase_if(holds_, [to](const auto& entry) { return entry.second.given_up_at <= to; });
   if (board_ != nullptr && !timers_.empty() && timers_.begin()->first.first <= limit(to)) {
-    // This thread may lose its core before the states of all GPUs are written: nobody goes on along a line meanwhile.
+    // This thread may lose its core before the states of all GPUs are written: no reader extrapolates meanwhile.
     board_->known_until_ns.store(static_cast<uint64_t>(timers_.begin()->first.first), std::memory_order_release);
     board_->advances.fetch_add(1, std::memory_order_acq_rel);
   }
@@ -75,10 +75,10 @@ TimerId Clockwork::at(Time when, Action action, bool precise) {
 }
 
 void Clockwork::cancel_timer(TimerId timer) {
-  const auto found = timer_times_.find(timer);
-  if (found == timer_times_.end()) return;
-  timers_.erase({found->second, timer});
-  timer_times_.erase(found);
+  const auto entry = timer_times_.find(timer);
+  if (entry == timer_times_.end()) return;
+  timers_.erase({entry->second, timer});
+  timer_times_.erase(entry);
 }
 
 void Clockwork::change_gpu(uint32_t index, const std::function<void(Gpu&)>& change) {
@@ -125,10 +125,10 @@ void Clockwork::rate_work(WorkId id, Work& work) {
 }
 
 void Clockwork::complete_work(WorkId id) {
-  const auto found = works_.find(id);
-  if (found == works_.end()) return;
-  const Action done = std::move(found->second.done);
-  works_.erase(found);
+  const auto entry = works_.find(id);
+  if (entry == works_.end()) return;
+  const Action done = std::move(entry->second.done);
+  works_.erase(entry);
   done(now_);
 }
 
@@ -140,15 +140,15 @@ WorkId Clockwork::add_work(std::vector<uint32_t> gpus, double total, Rate rate, 
 }
 
 void Clockwork::cancel_work(WorkId work) {
-  const auto found = works_.find(work);
-  if (found == works_.end()) return;
-  cancel_timer(found->second.timer);
-  works_.erase(found);
+  const auto entry = works_.find(work);
+  if (entry == works_.end()) return;
+  cancel_timer(entry->second.timer);
+  works_.erase(entry);
 }
 
 void Clockwork::refresh_work(WorkId work) {
-  const auto found = works_.find(work);
-  if (found != works_.end()) rate_work(work, found->second);
+  const auto entry = works_.find(work);
+  if (entry != works_.end()) rate_work(work, entry->second);
 }
 
 void Clockwork::start_ticking() {

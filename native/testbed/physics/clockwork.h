@@ -33,12 +33,13 @@ class Clockwork {
   Time next() const;  // INT64_MAX: nothing is due
   bool next_is_precise() const;
 
-  // `precise`: somebody outside sees when it happens.
+  // `precise`: a process outside sees when it happens.
   TimerId at(Time when, Action action, bool precise = true);
   void cancel_timer(TimerId timer);
 
-  // Model time stops at `when` until release(): what comes behind depends on somebody outside, who is late only because
-  // this machine is busy. Given up after `patience` of driven time, so that nobody can stop the model for good.
+  // Model time stops at `when` until release(). What comes behind depends on a process outside, which is late only
+  // because this machine is busy. Given up after `patience` of driven time, so that no process can stop the model for
+  // good.
   HoldId hold(Time when, Time patience);
   bool release(HoldId hold);  // false: it was given up
 

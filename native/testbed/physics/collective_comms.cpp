@@ -61,8 +61,8 @@ void CollectiveEngine::message(ClientId client, uint64_t request, uint32_t type,
 }
 
 Comm* CollectiveEngine::find(uint64_t id) {
-  const auto found = comms_.find(id);
-  return found == comms_.end() ? nullptr : found->second.get();
+  const auto entry = comms_.find(id);
+  return entry == comms_.end() ? nullptr : entry->second.get();
 }
 
 void CollectiveEngine::refuse(ClientId client, uint64_t request, int32_t error, const std::string& text) {
@@ -156,16 +156,16 @@ void CollectiveEngine::join(ClientId client, uint64_t request, const Join& asked
 void CollectiveEngine::cancel_join(const Join& asked, ClientId client) {
   JoinKey key;
   memcpy(key.data(), asked.key, key.size());
-  const auto found = joins_.find(key);
-  if (found == joins_.end() || asked.rank >= found->second.ranks || found->second.seats[asked.rank].client != client)
+  const auto entry = joins_.find(key);
+  if (entry == joins_.end() || asked.rank >= entry->second.ranks || entry->second.seats[asked.rank].client != client)
     return;
   fail_join(key, kCollectiveRemoteError, "rank " + std::to_string(asked.rank) + " aborted its initialisation");
 }
 
 void CollectiveEngine::fail_join(const JoinKey& key, int32_t error, const std::string& text) {
-  const auto found = joins_.find(key);
-  const PendingJoin pending = std::move(found->second);
-  joins_.erase(found);
+  const auto entry = joins_.find(key);
+  const PendingJoin pending = std::move(entry->second);
+  joins_.erase(entry);
   for (const auto& seat : pending.seats)
     if (seat.request) refuse(seat.client, seat.request, error, text);
 }
@@ -184,7 +184,7 @@ void CollectiveEngine::match_split(Comm& comm) {
   for (uint32_t rank = 0; rank < comm.size(); ++rank) {
     if (!comm.splits[rank].empty()) continue;
     const auto life = comm.ranks[rank].life;
-    // An aborted communicator may still be split by those who are left only if everybody asks; a dead rank never will.
+    // An aborted communicator may still be split only if all remaining ranks ask; a dead rank never will.
     if (life != RankState::Life::kLost && life != RankState::Life::kLeft) return;
     for (auto& calls : comm.splits) {
       for (const auto& call : calls)
@@ -317,8 +317,8 @@ void CollectiveEngine::tell_error(Comm& comm, uint32_t rank, int32_t result, con
   tell(comm, rank, event);
 }
 
-// A rank that went away is an error only to those whose operations wait for it: processes may well exit without
-// destroying communicators that nobody uses any more.
+// A rank that went away is an error only to those whose operations wait for it. Processes may well exit without
+// destroying communicators that are no longer in use.
 void CollectiveEngine::tell_of_missing(Comm& comm) {
   for (uint32_t gone = 0; gone < comm.size(); ++gone) {
     if (comm.ranks[gone].life == RankState::Life::kAlive) continue;

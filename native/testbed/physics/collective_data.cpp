@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Bytes: the data of a flow, moved by a worker while the flow takes its time. All ranks are at the operation then, so
-// their inputs are complete and nobody uses their outputs; the operation's end waits for the worker.
+// Moves the data of a flow: a worker does it while the flow takes its time. All ranks are at the operation then. Their
+// inputs are complete and their outputs are not in use; the operation's end waits for the worker.
 #include <algorithm>
 #include <cstring>
 
@@ -22,7 +22,7 @@ struct RankData {
 };
 
 std::string outside(const char* what, uint32_t rank) {
-  return std::string("the ") + what + " buffer of rank " + std::to_string(rank) + " lies outside its allocation";
+  return std::string("the ") + what + " buffer of rank " + std::to_string(rank) + " is outside its allocation";
 }
 
 void move_collective(const CollectiveTask& task, std::vector<RankData>& ranks) {
@@ -47,7 +47,7 @@ void move_collective(const CollectiveTask& task, std::vector<RankData>& ranks) {
       outputs.push_back(ranks[static_cast<size_t>(task.peer)].output.data);
       return reduce_chunk(0);
     case TaskKind::kReduceScatter:
-      // In place, chunk r of rank r's input is its output: nobody else's chunk is touched by it.
+      // In place, chunk r of rank r's input is its output: no other rank's chunk is touched by it.
       for (size_t r = 0; r < n; ++r) {
         outputs.assign(1, ranks[r].output.data);
         reduce_chunk(r * bytes);

@@ -109,10 +109,10 @@ void CollectiveEngine::arrived(const Arrival& arrival, Time) {
 }
 
 void CollectiveEngine::withdrawn(OpId op, Time) {
-  const auto found = kernels_.find(op);
-  if (found == kernels_.end()) return;
-  drop(*found->second);
-  kernels_.erase(found);
+  const auto entry = kernels_.find(op);
+  if (entry == kernels_.end()) return;
+  drop(*entry->second);
+  kernels_.erase(entry);
 }
 
 void CollectiveEngine::advance(RankKernel& kernel) {
@@ -192,7 +192,7 @@ void CollectiveEngine::step_done(Step& step) {
   comm.steps.erase(step.index);
   // By number: what one kernel's end lets run may end others.
   for (const OpId op : ops)
-    if (const auto found = kernels_.find(op); found != kernels_.end()) advance(*found->second);
+    if (const auto entry = kernels_.find(op); entry != kernels_.end()) advance(*entry->second);
 }
 
 void CollectiveEngine::enter_transfers(RankKernel& kernel) {
@@ -243,9 +243,9 @@ void CollectiveEngine::match(Comm& comm, uint32_t source, uint32_t target) {
 void CollectiveEngine::transfer_done(const Transfer& transfer) {
   const OpId ends[] = {transfer.sender->op, transfer.receiver->op};
   for (const OpId op : ends) {
-    const auto found = kernels_.find(op);
-    if (found == kernels_.end()) continue;
-    RankKernel& kernel = *found->second;
+    const auto entry = kernels_.find(op);
+    if (entry == kernels_.end()) continue;
+    RankKernel& kernel = *entry->second;
     if (--kernel.open_transfers > 0) continue;
     task_event(kernel, CommEventKind::kTaskStopped, kernel.next_task);
     kernel.next_task = kernel.tasks.size();
@@ -267,7 +267,7 @@ void CollectiveEngine::finish(RankKernel& kernel, int32_t result) {
   const OpId op = kernel.op;
   std::erase(kernel.comm->ranks[kernel.rank].kernels, &kernel);
   kernels_.erase(op);
-  engine_.finish(op, result);  // may bring the stream's next collective here at once
+  engine_.finish(op, result);  // may bring the stream's next collective here immediately
 }
 
 void CollectiveEngine::cancel(RankKernel& kernel, int32_t result) {
@@ -289,18 +289,19 @@ void CollectiveEngine::drop(RankKernel& kernel) {
   }
   std::erase_if(comm.steps, [](const auto& entry) { return entry.second->arrived == 0; });
   for (auto& [ends, channel] : comm.channels) {
-    const auto mine = [&](const Comm::Waiting& waiting) { return waiting.kernel == &kernel; };
-    std::erase_if(channel.sends, mine);
-    std::erase_if(channel.receives, mine);
+    const auto of_kernel = [&](const Comm::Waiting& waiting) { return waiting.kernel == &kernel; };
+    std::erase_if(channel.sends, of_kernel);
+    std::erase_if(channel.receives, of_kernel);
   }
-  std::vector<uint64_t> mine;
+  std::vector<uint64_t> of_kernel;
   for (const auto& [id, flow] : flows_)
-    if (!flow->step && (flow->transfer.sender == &kernel || flow->transfer.receiver == &kernel)) mine.push_back(id);
-  for (const uint64_t id : mine) {
+    if (!flow->step && (flow->transfer.sender == &kernel || flow->transfer.receiver == &kernel))
+      of_kernel.push_back(id);
+  for (const uint64_t id : of_kernel) {
     Flow& flow = *flows_.at(id);
     const Transfer transfer = flow.transfer;
     cancel_flow(flow);
-    // The other end waits again, for somebody who will not come.
+    // The other end waits again, for a rank that will not come.
     auto& channel = comm.channels[{transfer.sender->rank, transfer.receiver->rank}];
     if (transfer.sender != &kernel) channel.sends.push_front({transfer.sender, transfer.send_task});
     if (transfer.receiver != &kernel) channel.receives.push_front({transfer.receiver, transfer.receive_task});

@@ -3,8 +3,8 @@
 //
 // A rank's kernel (a group of tasks launched as one) occupies its stream from the moment it is at the front. It goes
 // through its collectives in order and then through its point-to-point tasks together. A collective runs from the
-// arrival of its last rank; a transfer from the arrival of both ends. Each is a *flow* on the GPUs it touches, at the
-// bandwidth the platform gives for the lowest of their clocks, shared with the other flows there. Nothing here depends
+// arrival of its last rank; a transfer from the arrival of both ends. Each is a *flow* on the GPUs it touches. Its
+// bandwidth is the platform's for the lowest of their clocks, shared with the other flows there. Nothing here depends
 // on wall time.
 #ifndef POWERCCL_PHYSICS_COLLECTIVE_ENGINE_H
 #define POWERCCL_PHYSICS_COLLECTIVE_ENGINE_H
@@ -92,7 +92,7 @@ struct Comm {
   NcclSettings settings{};
   double run_factor = 1;  // of time, drawn once
   std::mt19937_64 noise;
-  int32_t broken = 0;  // a kCollective* code: every operation ends at once with it
+  int32_t broken = 0;  // a kCollective* code: every operation ends immediately with it
   std::vector<RankState> ranks;
   std::map<uint64_t, std::unique_ptr<Step>> steps;
   struct Waiting {

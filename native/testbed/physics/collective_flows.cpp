@@ -107,7 +107,7 @@ void CollectiveEngine::load_changed(const Flow& flow, int by) {
   }
   static_assert(kMaxGpus <= 64);  // a bit for each
   for (const uint32_t gpu : flow.gpus) loads_changed_ |= uint64_t{1} << gpu;
-  // All that begins at one moment is looked at once.
+  // All that begins at one moment is rerated together.
   if (!looks_at_loads_) engine_.at(engine_.now(), [this](Time) { rerate_flows(); });
   looks_at_loads_ = true;
 }
@@ -153,12 +153,12 @@ void CollectiveEngine::start_step_flow(Comm& comm, Step& step) {
          factor = noise(comm)](std::span<const double> clocks_mhz) {
           const double slowest = *std::min_element(clocks_mhz.begin(), clocks_mhz.end());
           const double ns = tuned_ns(engine_.platform(), pattern, bytes, slowest, ranks, method, settings) * factor;
-          const Flow& its = *flows_.at(id);
-          const double within_ns = ns * share(its, &GpuLoad::links);
-          if (!its.crosses) return 1.0 / within_ns;
+          const Flow& other = *flows_.at(id);
+          const double within_ns = ns * share(other, &GpuLoad::links);
+          if (!other.crosses) return 1.0 / within_ns;
           const Platform& on = engine_.platform();
           const double between_ns =
-              on.network_ns(pattern, bytes, ranks, spread.adapters) * share(its, &GpuLoad::network);
+              on.network_ns(pattern, bytes, ranks, spread.adapters) * share(other, &GpuLoad::network);
           return 1.0 / (std::max(within_ns, between_ns) + on.network_latency_ns(pattern, spread.hosts));
         },
         [this, id](Time) { work_done(id); });
@@ -226,19 +226,19 @@ void CollectiveEngine::work_done(uint64_t id) {
 
 // Data that are there only after their transfer make everything behind them late: this machine's doing.
 void CollectiveEngine::data_done(uint64_t id) {
-  const auto found = flows_.find(id);
-  if (found == flows_.end()) return;
-  if (found->second->open_parts == 1) engine_.data_came_late(engine_.now() - found->second->part_done_at);
+  const auto entry = flows_.find(id);
+  if (entry == flows_.end()) return;
+  if (entry->second->open_parts == 1) engine_.data_came_late(engine_.now() - entry->second->part_done_at);
   part_done(id);
 }
 
 void CollectiveEngine::part_done(uint64_t id) {
-  const auto found = flows_.find(id);
-  if (found == flows_.end()) return;
-  found->second->part_done_at = engine_.now();
-  if (--found->second->open_parts > 0) return;
-  const std::unique_ptr<Flow> flow = std::move(found->second);
-  flows_.erase(found);
+  const auto entry = flows_.find(id);
+  if (entry == flows_.end()) return;
+  entry->second->part_done_at = engine_.now();
+  if (--entry->second->open_parts > 0) return;
+  const std::unique_ptr<Flow> flow = std::move(entry->second);
+  flows_.erase(entry);
   if (flow->step) {
     flow->step->flow = nullptr;
     step_done(*flow->step);

@@ -140,7 +140,7 @@ struct CollectivePlan {
   uint32_t tasks;
   uint64_t plan;
   uint32_t want_events;
-  uint32_t moves_data;  // 0: nobody looks at the result; where all ranks say so, only time passes
+  uint32_t moves_data;  // 0: the result is not read; where all ranks say so, only time passes
 };
 
 // What carries a collective out. All but the first on buffers in symmetric windows.
@@ -152,8 +152,8 @@ constexpr uint8_t method_byte(uint8_t algorithm, uint8_t protocol, Carrier carri
                               protocol);
 }
 
-// Where nothing is tuned: a ring of simple copies for what is large, the low-latency protocol below, and a channel for
-// each so many bytes up to those of the communicator.
+// Where nothing is tuned: a ring of simple copies for large sizes, the low-latency protocol below. It has a channel for
+// each so many bytes, up to those of the communicator.
 constexpr Protocol default_protocol(double traffic_bytes) {
   return traffic_bytes <= 32 * 1024 ? kLl : kSimple;
 }

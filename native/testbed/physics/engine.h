@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The discrete-event engine of the emulated server, in model time.
 //
-// Model time is CLOCK_MONOTONIC nanoseconds but owes nothing to the wall: whoever drives the engine calls advance().
+// Model time is CLOCK_MONOTONIC nanoseconds but independent of wall time: the engine's driver calls advance().
 // The server drives it with the real clock; calibration tests drive it as fast as they like. One thread only, except
 // what run_in_worker() runs.
 #ifndef POWERCCL_PHYSICS_ENGINE_H
@@ -53,7 +53,7 @@ class Engine {
   // A collective's end has waited so long for its data, which this machine moves slower than the platform would.
   void data_came_late(Time by);
 
-  // ---- For whoever drives it.
+  // ---- For the engine's driver.
   Time data_late() const;  // in all
   void set_collective_handler(CollectiveHandler* handler);
   void advance(Time to);         // carries out everything due up to and including `to`

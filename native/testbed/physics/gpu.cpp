@@ -54,8 +54,8 @@ void Gpu::communication_started(const Communication& communication) {
 }
 
 void Gpu::communication_stopped(const Communication& communication) {
-  auto found = communications_.find(communication);
-  if (found != communications_.end()) communications_.erase(found);
+  auto entry = communications_.find(communication);
+  if (entry != communications_.end()) communications_.erase(entry);
 }
 
 void Gpu::keep_truth(Truth& truth, uint32_t index) {
@@ -78,8 +78,8 @@ void Gpu::wake() {
 }
 
 void Gpu::lock(uint32_t min_mhz, uint32_t max_mhz) {
-  // While the clock is locked the governor is not what limits it and does not wind up: computation then starts where
-  // its power fits, not at the maximum. This is how communicating at a low clock also calms the computation behind it.
+  // While the clock is locked the governor does not limit it and does not wind up. Computation then starts where its
+  // power fits, not at the maximum. This is how communicating at a low clock also calms the computation behind it.
   if (max_mhz == 0 && locked_max_mhz_ != 0) cap_mhz_ = clock_for(platform_->governor_start_w);
   locked_min_mhz_ = min_mhz;
   locked_max_mhz_ = max_mhz;

@@ -2,7 +2,7 @@
 // One emulated GPU: clock, governor, temperature, power and energy. Pure model time; knows nothing of streams or
 // clients.
 //
-// Power is constant between two calls of settle(), so its integral is exact. Whoever changes what runs calls
+// Power is constant between two calls of settle(), so its integral is exact. Code that changes what runs calls
 // settle(now) first, then the change, then update(), which gives the new clock and power.
 #ifndef POWERCCL_PHYSICS_GPU_H
 #define POWERCCL_PHYSICS_GPU_H

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// What emulated GPUs are told, and what they publish in shared pages; also what crosses the socket to their server.
+// What emulated GPUs receive, and what they publish in shared pages; also what crosses the socket to their server.
 //
 // One SOCK_SEQPACKET connection per process and library carries fixed structs, each led by `Header`. Submissions are
-// one-way and stamped with CLOCK_MONOTONIC by the sender, so that the server can place them in model time however late
-// it reads them. A client that stops model time may stamp what it sends meanwhile with one moment: a busy host then
-// costs no model time. Requests carry a nonzero `request`; the reply repeats it. Completion costs no message: the
-// server publishes it in a page shared with each client (`ClientPage`), and the state of all GPUs in one page shared
-// with everybody (`BoardPage`). Both ends come from the same build; `kAbi` refuses anything else.
+// one-way and stamped with CLOCK_MONOTONIC by the sender. So the server can place them in model time however late it
+// reads them. A client that stops model time may stamp what it sends meanwhile with one moment: a busy host then costs
+// no model time. Requests carry a nonzero `request`; the reply repeats it. Completion costs no message: the server
+// publishes it in a page shared with each client (`ClientPage`). The state of all GPUs is in one page shared with all
+// clients (`BoardPage`). Both ends come from the same build; `kAbi` refuses anything else.
 #ifndef POWERCCL_PHYSICS_MESSAGES_H
 #define POWERCCL_PHYSICS_MESSAGES_H
 #include <atomic>
@@ -113,7 +113,7 @@ struct SetLockedClocks {
 struct StopTime {
   Header header;
   uint64_t stop;         // chosen by the client, never reused; StartTime repeats it
-  uint64_t patience_ns;  // of real time, after which model time goes on by itself
+  uint64_t patience_ns;  // of real time, after which model time goes on anyway
 };
 
 struct StartTime {
@@ -130,8 +130,8 @@ struct StreamHeader {
 
 struct Kernel {
   StreamHeader to;
-  // Nanoseconds at the platform's reference clock and, from bit kMemoryShareBit on, one more than the thousandths of
-  // them that no clock changes; 0: as many as the platform says.
+  // Nanoseconds at the platform's reference clock. From bit kMemoryShareBit on: one more than the thousandths of them
+  // that no clock changes. 0: as many as the platform says.
   uint64_t declared_ns;
 };
 inline constexpr int kMemoryShareBit = 48;
@@ -192,7 +192,7 @@ struct CallbackDone {
 
 struct StreamSlot {
   std::atomic<uint64_t> completed;  // highest sequence complete
-  std::atomic<uint64_t> wake_at;    // lowest sequence somebody sleeps for; the waiter lowers it
+  std::atomic<uint64_t> wake_at;    // lowest sequence that a waiter sleeps for; the waiter lowers it
   std::atomic<uint32_t> wake;       // futex
   std::atomic<int32_t> error;       // sticky CUresult of the stream's context
 };
@@ -262,8 +262,8 @@ struct BoardPage {
   char gpu_name[64];
   char driver_version[80];
   uint64_t start_ns;
-  // How far the states of the GPUs reach: until the next event, or where time was stopped. Who reads them later than
-  // that, from a server that is behind, gets what was so then; going on along the line would have to be taken back.
+  // How far the states of the GPUs reach: until the next event, or where time was stopped. A reader with a later time,
+  // from a server that is behind, gets the state of then. Extrapolation would have to be taken back.
   std::atomic<uint64_t> known_until_ns;
   std::atomic<uint64_t> advances;  // counts up where states begin to change, with known_until_ns set to that moment
   uint64_t memory_bytes;

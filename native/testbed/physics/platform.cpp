@@ -90,7 +90,7 @@ std::string trim(const std::string& text) {
   return text.substr(from, text.find_last_not_of(" \t\r") - from + 1);
 }
 
-// What stands in a file, fit for a message: it may be long, and mean something to a terminal.
+// A file's text, fit for a message: it may be long, and mean something to a terminal.
 std::string shown(const std::string& text) {
   std::string clean = text.substr(0, 60);
   std::replace_if(clean.begin(), clean.end(), [](char c) { return c < ' ' || c > '~'; }, '?');
@@ -239,11 +239,11 @@ void add_curves(std::map<std::string, Setter>& keys, Platform& p) {
     keys[name + ".boost"] = [&model](const std::string& text) { return parse_curve(text, true, model.boost); };
     keys[name + ".fall"] = [&model](const std::string& text) { return parse_curve(text, true, model.fall); };
     for (size_t way = 0; way < kCarriers - 1; ++way) {
-      WayModel& its = p.ways[way][i];
+      WayModel& way_model = p.ways[way][i];
       const std::string key = std::string(kCarrierNames[way]) + "." + name;
-      keys[key + ".time"] = [&its](const std::string& text) { return parse_curve(text, true, its.time); };
-      keys[key + ".power"] = [&its](const std::string& text) { return parse_curve(text, true, its.power); };
-      keys[key + ".slows"] = [&its](const std::string& text) { return parse_curve(text, true, its.slows); };
+      keys[key + ".time"] = [&way_model](const std::string& text) { return parse_curve(text, true, way_model.time); };
+      keys[key + ".power"] = [&way_model](const std::string& text) { return parse_curve(text, true, way_model.power); };
+      keys[key + ".slows"] = [&way_model](const std::string& text) { return parse_curve(text, true, way_model.slows); };
     }
     keys[name + ".base_latency_us"] = [&model](const std::string& text) {
       return parse_number(text, model.base_latency_us) && model.base_latency_us > 0;
@@ -270,13 +270,13 @@ bool apply(const std::string& text, const std::string& where, std::map<std::stri
            std::map<std::string, std::string>& in_force, std::string& error) {
   const size_t equals = text.find('=');
   const std::string key = equals == std::string::npos ? text : trim(text.substr(0, equals));
-  const auto found = keys.find(key);
-  const char* wrong = equals == std::string::npos                     ? "not `key = value`"
-                      : found == keys.end()                           ? "unknown key, or given twice"
-                      : !found->second(trim(text.substr(equals + 1))) ? "value not understood"
-                                                                      : nullptr;
+  const auto setter = keys.find(key);
+  const char* wrong = equals == std::string::npos                      ? "not `key = value`"
+                      : setter == keys.end()                           ? "unknown key, or given twice"
+                      : !setter->second(trim(text.substr(equals + 1))) ? "value not understood"
+                                                                       : nullptr;
   if (wrong == nullptr) {
-    keys.erase(found);
+    keys.erase(setter);
     in_force[key] = trim(text.substr(equals + 1));
     return true;
   }

@@ -44,8 +44,8 @@ struct PatternModel {
   double base_latency_us = 10;  // no operation is shorter
 };
 
-// A collective carried out otherwise than by NCCL's channels, beside that with its defaults: time, and the power that
-// communication adds, and how much it slows computation beside it. Empty: the same.
+// A collective that does not use NCCL's channels, relative to NCCL's defaults: its time, the power that communication
+// adds, and its slowdown of concurrent computation. Empty: the same.
 struct WayModel {
   SizeCurve time, power, slows;
 };
@@ -106,9 +106,9 @@ struct Platform {
   double ambient_c = 25, thermal_k_per_w = 0, thermal_tau_ms = 1000, start_temperature_c = 30;
 
   double power_limit_w = 0, peak_limit_w = 0;  // peak 0: none
-  // The power governor. Under computation it compares the power averaged over `lag` with the limit and steps the clock
-  // down above limit + high, up below limit + low; whatever a long average exceeds the limit by lowers both, `gain`
-  // times.
+  // The power governor. Under computation it compares the power averaged over `lag` with the limit. It steps the clock
+  // down above limit + high, up below limit + low. If a long average exceeds the limit, the excess times `gain` lowers
+  // both.
   double governor_period_ms = 10, governor_lag_ms = 25, governor_step_mhz = 15;
   double governor_low_w = 0, governor_high_w = 0;
   double governor_slow_ms = 1000, governor_slow_gain = 1;
@@ -123,7 +123,7 @@ struct Platform {
 
   double link_scale = 1;  // of all bus bandwidths: the same server with faster or slower links
 
-  uint32_t nccl_channels = 1, nccl_warps = 16;  // of a collective's kernel, as profiler plugins are told
+  uint32_t nccl_channels = 1, nccl_warps = 16;  // of a collective's kernel, as profiler plugins receive it
 
   std::array<PatternModel, kPatterns> patterns;
   WayModel ways[kCarriers - 1][kPatterns];  // by Carrier, without the first
@@ -136,8 +136,8 @@ struct Platform {
   double collective_ns(Pattern pattern, double bytes, double clock_mhz, uint32_t nranks) const;
   uint32_t host_of(uint32_t gpu) const { return gpu / (gpus / hosts); }
   uint32_t index_on_host(uint32_t gpu) const { return gpu % (gpus / hosts); }
-  // How long the network holds up an operation of a communicator on so many hosts with `adapters` of its GPUs on each:
-  // bus bandwidth is theirs together, as each is on a ring or tree of its own.
+  // How long the network holds up an operation of a communicator on so many hosts with `adapters` of its GPUs on each.
+  // Their bus bandwidth adds up, as each is on a ring or tree of its own.
   double network_ns(Pattern pattern, double bytes, uint32_t nranks, uint32_t adapters) const;
   // What hops between hosts add: along a tree where the pattern has one, else from each host to the next.
   double network_latency_ns(Pattern pattern, uint32_t of_hosts) const;

@@ -26,7 +26,7 @@ Snapshot take(const GpuState& state) {
   }
 }
 
-// The value at the last refresh before now, and one period earlier. A refresh since the last change of state lies on
+// The value at the last refresh before now, and one period earlier. A refresh since the last change of state is on
 // the line from there; those before it were kept by the server.
 struct Refreshed {
   double last, before;

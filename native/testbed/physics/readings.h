@@ -22,7 +22,7 @@ struct Readings {
   uint64_t energy_mj;  // since the server started, as of the last refresh
 };
 
-// What a process was told of each GPU's energy. A server that hears late of what was done changes its past; a real
+// The energy readings of each GPU that a process got. A server that receives submissions late changes the past; a real
 // GPU's counter never goes back.
 class EnergyCounters {
  public:

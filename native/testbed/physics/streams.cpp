@@ -93,9 +93,9 @@ void Streams::process(ClientId client, std::vector<std::byte> message) {
   const StreamHeader& to = as<StreamHeader>(message);
   const Key key = key_of(client, to.stream);
   if (type_of(message) == Message::kStreamDestroy) {
-    const auto found = streams_.find(key);
-    if (found == streams_.end()) return;
-    found->second.doomed = true;
+    const auto entry = streams_.find(key);
+    if (entry == streams_.end()) return;
+    entry->second.doomed = true;
     drop_if_done(key);
     return;
   }
@@ -109,8 +109,8 @@ void Streams::process(ClientId client, std::vector<std::byte> message) {
 }
 
 void Streams::drop_if_done(Key key) {
-  const auto found = streams_.find(key);
-  if (found != streams_.end() && found->second.doomed && found->second.queue.empty()) streams_.erase(found);
+  const auto entry = streams_.find(key);
+  if (entry != streams_.end() && entry->second.doomed && entry->second.queue.empty()) streams_.erase(entry);
 }
 
 double Streams::launch_latency_us(const std::vector<std::byte>& message) const {
@@ -128,9 +128,9 @@ double Streams::launch_latency_us(const std::vector<std::byte>& message) const {
 // The front moves on: it begins as soon as its launch latency is over, which it may be already.
 void Streams::step(Key key) {
   while (true) {
-    const auto found = streams_.find(key);
-    if (found == streams_.end()) return;
-    Stream& stream = found->second;
+    const auto entry = streams_.find(key);
+    if (entry == streams_.end()) return;
+    Stream& stream = entry->second;
     if (stream.queue.empty()) {
       stream.stage = Stage::kIdle;
       drop_if_done(key);
@@ -148,13 +148,13 @@ void Streams::step(Key key) {
 }
 
 void Streams::run_front(Key key) {
-  const auto found = streams_.find(key);
-  if (found == streams_.end()) return;
-  found->second.timer = 0;
-  if (begin_front(key, found->second)) step(key);
+  const auto entry = streams_.find(key);
+  if (entry == streams_.end()) return;
+  entry->second.timer = 0;
+  if (begin_front(key, entry->second)) step(key);
 }
 
-// True: it is complete already and the stream may go on at once.
+// True: it is complete already and the stream may go on immediately.
 bool Streams::begin_front(Key key, Stream& stream) {
   const std::vector<std::byte>& message = stream.queue.front();
   stream.stage = Stage::kRunning;
@@ -211,9 +211,9 @@ void Streams::begin_kernel(Key key, Stream& stream, uint64_t declared) {
   stream.power = power;
   auto done = [this, key, gpu, power](Time) {
     clockwork_.change_gpu(gpu, [power](Gpu& changed) { changed.kernel_stopped(power); });
-    const auto found = streams_.find(key);
-    if (found == streams_.end()) return;
-    found->second.work = 0;
+    const auto entry = streams_.find(key);
+    if (entry == streams_.end()) return;
+    entry->second.work = 0;
     complete_and_step(key);
   };
   stream.work = clockwork_.add_work({gpu}, static_cast<double>(declared_ns), rate, done, true);
@@ -238,10 +238,10 @@ bool Streams::stop_time(ClientId client, uint64_t stop, Time patience) {
 }
 
 bool Streams::start_time(ClientId client, uint64_t stop) {
-  const auto found = stops_.find({client, stop});
-  if (found == stops_.end()) return false;
-  const bool stood = clockwork_.release(found->second);
-  stops_.erase(found);
+  const auto entry = stops_.find({client, stop});
+  if (entry == stops_.end()) return false;
+  const bool stood = clockwork_.release(entry->second);
+  stops_.erase(entry);
   return stood;
 }
 
@@ -265,9 +265,9 @@ void Streams::begin_callback(Stream& stream) {
 }
 
 void Streams::callback_done(Key key, uint64_t sequence, Time stamp) {
-  const auto found = streams_.find(key);
-  if (found == streams_.end() || found->second.queue.empty()) return;
-  Stream& stream = found->second;
+  const auto entry = streams_.find(key);
+  if (entry == streams_.end() || entry->second.queue.empty()) return;
+  Stream& stream = entry->second;
   const std::vector<std::byte>& front = stream.queue.front();
   if (stream.stage != Stage::kRunning || type_of(front) != Message::kCallback) return;
   if (as<StreamHeader>(front).sequence != sequence || stream.timer != 0) return;
@@ -277,10 +277,10 @@ void Streams::callback_done(Key key, uint64_t sequence, Time stamp) {
 }
 
 void Streams::write_value(Key key) {
-  const auto found = streams_.find(key);
-  if (found == streams_.end()) return;
-  const WriteValue& write = as<WriteValue>(found->second.queue.front());
-  const std::shared_ptr<Memory> target = outside_.memory(found->second.client, write.allocation);
+  const auto entry = streams_.find(key);
+  if (entry == streams_.end()) return;
+  const WriteValue& write = as<WriteValue>(entry->second.queue.front());
+  const std::shared_ptr<Memory> target = outside_.memory(entry->second.client, write.allocation);
   if (target != nullptr && write.offset % 4 == 0 && write.offset < target->bytes) {
     auto* word = reinterpret_cast<uint32_t*>(target->data + write.offset);
     std::atomic_ref<uint32_t>(*word).store(write.value);
@@ -289,10 +289,10 @@ void Streams::write_value(Key key) {
 }
 
 void Streams::complete_and_step(Key key) {
-  const auto found = streams_.find(key);
-  if (found == streams_.end()) return;
-  found->second.timer = 0;
-  complete_front(key, found->second);
+  const auto entry = streams_.find(key);
+  if (entry == streams_.end()) return;
+  entry->second.timer = 0;
+  complete_front(key, entry->second);
   step(key);
 }
 
@@ -307,17 +307,17 @@ void Streams::complete_front(Key key, Stream& stream) {
     slot.wake.fetch_add(1);
     futex_wake(slot.wake);
   }
-  const auto found = waiters_.find(key);
-  if (found == waiters_.end()) return;
-  auto& waiting = found->second;
+  const auto entry = waiters_.find(key);
+  if (entry == waiters_.end()) return;
+  auto& waiting = entry->second;
   const auto ready =
       std::stable_partition(waiting.begin(), waiting.end(), [&](const Waiter& w) { return w.sequence > sequence; });
-  // Not at once: the caller still holds references into the tables.
+  // Not immediately: the caller still holds references into the tables.
   for (auto waiter = ready; waiter != waiting.end(); ++waiter) {
     clockwork_.at(clockwork_.now(), [this, waiter_key = waiter->stream](Time) { complete_and_step(waiter_key); });
   }
   waiting.erase(ready, waiting.end());
-  if (waiting.empty()) waiters_.erase(found);
+  if (waiting.empty()) waiters_.erase(entry);
 }
 
 void Streams::begin_collective(Key key, Stream& stream) {
@@ -341,9 +341,9 @@ OpSlot* Streams::op_slot(const Stream& stream, const std::vector<std::byte>& mes
 }
 
 void Streams::start_collective(OpId op, const Communication& communication) {
-  const auto found = collectives_.find(op);
-  if (found == collectives_.end() || found->second.started) return;
-  RunningCollective& running = found->second;
+  const auto entry = collectives_.find(op);
+  if (entry == collectives_.end() || entry->second.started) return;
+  RunningCollective& running = entry->second;
   running.started = true;
   running.communication = communication;
   const Stream& stream = streams_.at(running.stream);
@@ -358,10 +358,10 @@ void Streams::start_collective(OpId op, const Communication& communication) {
 
 void Streams::finish_collective(OpId op, int32_t result) {
   start_collective(op, {});
-  const auto found = collectives_.find(op);
-  if (found == collectives_.end()) return;
-  const RunningCollective running = std::move(found->second);
-  collectives_.erase(found);
+  const auto entry = collectives_.find(op);
+  if (entry == collectives_.end()) return;
+  const RunningCollective running = std::move(entry->second);
+  collectives_.erase(entry);
   const Key key = running.stream;
   Stream& stream = streams_.at(key);
   clockwork_.change_gpu(stream.gpu, [&](Gpu& gpu) { gpu.communication_stopped(running.communication); });
@@ -394,14 +394,14 @@ void Streams::remove_client(ClientId client) {
       clockwork_.cancel_work(stream.work);
       clockwork_.change_gpu(stream.gpu, [power = stream.power](Gpu& gpu) { gpu.kernel_stopped(power); });
     }
-    const auto found = collectives_.find(stream.collective);
-    if (found != collectives_.end()) {
-      const Communication communication = found->second.communication;
-      if (found->second.started) {
+    const auto entry = collectives_.find(stream.collective);
+    if (entry != collectives_.end()) {
+      const Communication communication = entry->second.communication;
+      if (entry->second.started) {
         clockwork_.change_gpu(stream.gpu, [=](Gpu& gpu) { gpu.communication_stopped(communication); });
       }
-      withdrawn.emplace_back(found->first, std::move(found->second));
-      collectives_.erase(found);
+      withdrawn.emplace_back(entry->first, std::move(entry->second));
+      collectives_.erase(entry);
     }
     at = streams_.erase(at);
   }

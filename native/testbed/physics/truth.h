@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What each state of each emulated GPU really took: for checking analyses that have to infer it from samples.
 //
-// A GPU is in one state between two changes of what runs on it, and its power is constant in between, so the sums are
+// A GPU is in one state between two changes of what runs on it, and its power is constant in between. So the sums are
 // those of the model's own integration and not of any reading.
 #ifndef POWERCCL_PHYSICS_TRUTH_H
 #define POWERCCL_PHYSICS_TRUTH_H

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// time = latency x l + (plain time - latency) / b, where l and b are 1 for NCCL's defaults: the product of what each
-// parameter does, divided by the same product of the defaults.
+// time = latency x l + (plain time - latency) / b, where l and b are 1 for NCCL's defaults. Both are the product of
+// what each parameter does, divided by the same product of the defaults.
 #include "physics/tuning.h"
 
 #include <algorithm>

@@ -191,10 +191,10 @@ bool Connection::request(Header* header, size_t bytes, Reply& reply, const void*
   lock.lock();
   std::vector<std::byte> buffer;
   while (true) {
-    const auto found = replies_.find(id);
-    if (found != replies_.end()) {
-      reply = std::move(found->second);
-      replies_.erase(found);
+    const auto entry = replies_.find(id);
+    if (entry != replies_.end()) {
+      reply = std::move(entry->second);
+      replies_.erase(entry);
       return true;
     }
     if (lost_.load()) return false;

@@ -62,7 +62,7 @@ int pwe_op_wait(const pwe_op* op, int state, uint64_t timeout_ns);
 // Gives the slot back once the operation has stopped. Every tracked operation needs it.
 void pwe_op_release(const pwe_op* op);
 
-// Which allocation a device pointer lies in. CUDA_ERROR_INVALID_VALUE: in none of cuMemAlloc's (or fewer than `bytes`
+// The allocation that a device pointer is in. CUDA_ERROR_INVALID_VALUE: in none of cuMemAlloc's (or fewer than `bytes`
 // left).
 CUresult pwe_resolve(CUdeviceptr pointer, size_t bytes, pwe_memory* memory);
 

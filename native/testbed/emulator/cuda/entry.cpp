@@ -76,7 +76,7 @@ void* look_up(const char* name, int version) {
     if (strcmp(renamed.name, name) == 0 && version >= renamed.since) return dlsym(self, renamed.symbol);
   const std::string base = name;
   for (const char* suffix : {"_v4", "_v3", "_v2", ""})
-    if (void* found = dlsym(self, (base + suffix).c_str())) return found;
+    if (void* function = dlsym(self, (base + suffix).c_str())) return function;
   return nullptr;
 }
 

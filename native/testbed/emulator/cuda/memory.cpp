@@ -68,21 +68,21 @@ CUresult release(uintptr_t address, bool on_host) {
   std::vector<std::pair<uint32_t, uint64_t>> points;
   {
     const std::lock_guard lock(state.mutex);
-    const auto found = state.allocations.find(address);
-    if (found == state.allocations.end() || found->second.on_host != on_host || found->second.id == 0)
+    const auto entry = state.allocations.find(address);
+    if (entry == state.allocations.end() || entry->second.on_host != on_host || entry->second.id == 0)
       return CUDA_ERROR_INVALID_VALUE;
     for (const StreamState* stream : state.streams)
-      if (stream->context->gpu == found->second.gpu) points.emplace_back(stream->slot, state.submitted(stream->slot));
+      if (stream->context->gpu == entry->second.gpu) points.emplace_back(stream->slot, state.submitted(stream->slot));
   }
   // As on the real driver, freeing waits for what is queued: it may use the memory.
   for (const auto& [slot, sequence] : points)
     if (const CUresult result = state.wait(slot, sequence); result != CUDA_SUCCESS) return result;
   {
     const std::lock_guard lock(state.mutex);
-    const auto found = state.allocations.find(address);
-    if (found == state.allocations.end()) return CUDA_ERROR_INVALID_VALUE;
-    allocation = found->second;
-    state.allocations.erase(found);
+    const auto entry = state.allocations.find(address);
+    if (entry == state.allocations.end()) return CUDA_ERROR_INVALID_VALUE;
+    allocation = entry->second;
+    state.allocations.erase(entry);
   }
   Free message{};
   message.header.type = static_cast<uint32_t>(Message::kFree);
@@ -98,7 +98,7 @@ bool on_device(const State& state, const void* pointer) {
   return allocation != nullptr && !allocation->on_host;
 }
 
-// Whether [pointer, pointer + bytes) lies inside the device allocation that it starts in.
+// Whether [pointer, pointer + bytes) is inside the device allocation that it starts in.
 bool fits(const State& state, const void* pointer, size_t bytes) {
   const auto address = reinterpret_cast<uintptr_t>(pointer);
   const Allocation* allocation = state.allocation_at(address);
@@ -209,9 +209,9 @@ PWE_EXPORT CUresult cuMemHostUnregister(void* pointer) {
   State& state = State::get();
   if (const CUresult result = state.ready(); result != CUDA_SUCCESS) return result;
   const std::lock_guard lock(state.mutex);
-  const auto found = state.allocations.find(reinterpret_cast<uintptr_t>(pointer));
-  if (found == state.allocations.end() || found->second.id != 0) return CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED;
-  state.allocations.erase(found);
+  const auto entry = state.allocations.find(reinterpret_cast<uintptr_t>(pointer));
+  if (entry == state.allocations.end() || entry->second.id != 0) return CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED;
+  state.allocations.erase(entry);
   return CUDA_SUCCESS;
 }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Modules and launches. A kernel's code is not run: what it would do is told by its parameter `..._declared_ns`.
+// Modules and launches. A kernel's code is not run: its parameter `..._declared_ns` gives its duration.
 #include <cctype>
 #include <cstdlib>
 #include <string>
@@ -173,9 +173,9 @@ PWE_EXPORT CUresult cuModuleGetFunction(CUfunction* function, CUmodule handle, c
   const std::lock_guard lock(state.mutex);
   auto* module = reinterpret_cast<Module*>(handle);
   if (state.modules.count(module) == 0) return CUDA_ERROR_INVALID_HANDLE;
-  const auto found = module->functions.find(name);
-  if (found == module->functions.end()) return CUDA_ERROR_NOT_FOUND;
-  *function = reinterpret_cast<CUfunction>(&found->second);
+  const auto entry = module->functions.find(name);
+  if (entry == module->functions.end()) return CUDA_ERROR_NOT_FOUND;
+  *function = reinterpret_cast<CUfunction>(&entry->second);
   return CUDA_SUCCESS;
 }
 

@@ -17,14 +17,14 @@ constexpr uint64_t kLivenessNs = 100'000'000;
 
 // The GPU whose UUID, or whose slice's, begins so; `none` if there is no such or more than one.
 uint32_t named_so(const BoardPage& board, const std::string& beginning, uint32_t none) {
-  uint32_t found = none;
+  uint32_t named = none;
   for (uint32_t i = 0; i < board.gpus; ++i) {
     const std::string uuid = in_mig_mode(i) ? slice_uuid(board.gpu[i].uuid) : board.gpu[i].uuid;
     if (uuid.compare(0, beginning.size(), beginning) != 0) continue;
-    if (found != none) return none;
-    found = i;
+    if (named != none) return none;
+    named = i;
   }
-  return found;
+  return named;
 }
 
 // "0,2", "GPU-uuid,..." or "MIG-uuid" as CUDA_VISIBLE_DEVICES has it, UUIDs also by their beginnings: what follows the
@@ -144,7 +144,7 @@ EventState* State::new_event(unsigned flags) {
 }
 
 void State::destroy_event(EventState* event) {
-  free_events_.insert(free_events_.begin(), event->slot);  // last in line: a late record then disturbs nobody
+  free_events_.insert(free_events_.begin(), event->slot);  // last in line: so that a late record hits no event in use
   events.erase(event);
   delete event;
 }
@@ -298,10 +298,10 @@ void State::serve_callbacks() {
     std::function<void()> run;
     {
       const std::lock_guard lock(callbacks_mutex_);
-      const auto found = callbacks_.find(order.callback);
-      if (found != callbacks_.end()) {
-        run = std::move(found->second);
-        callbacks_.erase(found);
+      const auto entry = callbacks_.find(order.callback);
+      if (entry != callbacks_.end()) {
+        run = std::move(entry->second);
+        callbacks_.erase(entry);
       }
     }
     if (run) run();

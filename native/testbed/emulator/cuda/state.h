@@ -25,7 +25,7 @@ namespace powerccl::emulator {
 struct ContextState;
 struct GraphState;
 
-// One thing in a stream, not yet sent: at once, or at each launch of a graph.
+// One thing in a stream, not yet sent: sent immediately, or at each launch of a graph.
 struct Node {
   Message type = Message::kKernel;
   uint64_t declared_ns = 0;  // kKernel
@@ -134,7 +134,7 @@ class State {
   CUresult wait(uint32_t slot, uint64_t sequence);
 
   // Behind every answer that a stream is through: what callbacks wrote before is seen from here on. Their thread and
-  // this one are ordered by the server, which neither compilers nor thread sanitizers know of.
+  // this one are ordered by the server, which compilers and thread sanitizers do not know.
   void see_callbacks() const { callbacks_run_.load(std::memory_order_acquire); }
 
   // Slots for operations of emulated NCCL. kMaxOps: none free.

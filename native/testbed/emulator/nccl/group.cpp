@@ -18,8 +18,8 @@ struct Group {
 };
 
 Group& group() {
-  thread_local Group mine;
-  return mine;
+  thread_local Group present;
+  return present;
 }
 
 ncclResult_t run_init(const InitJob& job) {
@@ -129,8 +129,8 @@ ncclResult_t group_start() {
 }
 
 ncclResult_t group_error(ncclResult_t result) {
-  Group& mine = group();
-  if (mine.depth > 0 && result != ncclSuccess && result != ncclInProgress) mine.error = result;
+  Group& present = group();
+  if (present.depth > 0 && result != ncclSuccess && result != ncclInProgress) present.error = result;
   return result;
 }
 
@@ -148,8 +148,8 @@ void group_forget(ncclComm* comm) {
 }
 
 ncclResult_t group_end() {
-  Group& mine = group();
-  if (mine.depth == 0) {
+  Group& present = group();
+  if (present.depth == 0) {
     warn("ncclGroupEnd: not in a group call.");
     return ncclInvalidUsage;
   }
@@ -157,10 +157,10 @@ ncclResult_t group_end() {
   if (api.group_depth > 0) --api.group_depth;
   if (api.group_depth == 0) group_api_end_started();
   ncclResult_t result = ncclSuccess;
-  if (--mine.depth == 0) {
-    const std::vector<ncclComm*> comms = std::exchange(mine.comms, {});
-    std::vector<InitJob> inits = std::exchange(mine.inits, {});
-    result = std::exchange(mine.error, ncclSuccess);
+  if (--present.depth == 0) {
+    const std::vector<ncclComm*> comms = std::exchange(present.comms, {});
+    std::vector<InitJob> inits = std::exchange(present.inits, {});
+    result = std::exchange(present.error, ncclSuccess);
     if (result != ncclSuccess) {
       for (ncclComm* comm : comms) discard_queued(comm);
       for (const InitJob& init : inits) {

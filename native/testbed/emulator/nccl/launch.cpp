@@ -58,7 +58,7 @@ std::vector<std::byte> payload_of(const Plan& plan) {
   return payload;
 }
 
-// The graph keeps the pointer for as long as it may replay, which nobody tells: never freed, a few hundred bytes a
+// The graph keeps the pointer for as long as it may replay, which is not known: never freed, a few hundred bytes a
 // capture.
 PersistentPlan& keep_for_ever() {
   static std::mutex mutex;

@@ -38,9 +38,9 @@ bool available(const ncclComm* comm, Func func, int algorithm, int protocol) {
   }
 }
 
-// What NCCL thinks it takes, in us. Ours and deliberately coarse: Ring is always cheapest, with LL up to 32 KiB of
-// traffic and Simple above, which is what is taken where nothing is tuned. The server's model of time knows better, and
-// that is what there is to find.
+// What NCCL believes an operation takes, in us. Ours and deliberately coarse: Ring is always cheapest, with LL up to 32
+// KiB of traffic and Simple above. NCCL uses these if nothing is tuned. The server's model of time is more precise, and
+// tuning finds the difference.
 float cost(const ncclComm* comm, int algorithm, int protocol, size_t traffic_bytes) {
   constexpr double kBytesPerUs[] = {1024, 1536, 2048};
   const double shape = algorithm == kTree ? 1.25 : algorithm == kNvls ? 1.1 : 1;

@@ -10,7 +10,7 @@ namespace powerccl::emulated_nccl {
 TunerConstants default_constants();
 // Of all collectives queued on the communicator. ncclInvalidUsage: nothing that the variables allow is available.
 ncclResult_t choose_methods(ncclComm* comm);
-// Names as profiler plugins are told them.
+// Names as profiler plugins receive them.
 const char* algorithm_name(const Task& task);
 const char* protocol_name(const Task& task);
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // NCCL's public ABI as of 2.28.9, declared by us: values, layouts and signatures are its facts, the text is ours.
 //
-// Every function exists twice, as ncclX (weak) and pncclX (strong), so that interposers find both: NCCL_API defines the
+// Every function exists twice, as ncclX (weak) and pncclX (strong), so that interposers find both. NCCL_API defines the
 // strong one and aliases the weak one to it.
 #ifndef POWERCCL_EMULATOR_NCCL_ABI_H
 #define POWERCCL_EMULATOR_NCCL_ABI_H
@@ -104,7 +104,7 @@ struct ncclSimInfo_t {
   extern "C" __attribute__((visibility("default"), weak, alias("pnccl" #name))) ret nccl##name(__VA_ARGS__); \
   extern "C" ret pnccl##name(__VA_ARGS__)
 
-// nccl.h says cudaStream_t; it is the driver's CUstream.
+// NCCL's nccl.h says cudaStream_t; it is the driver's CUstream.
 extern "C" {
 ncclResult_t pncclSend(const void* buffer, size_t count, ncclDataType_t type, int peer, ncclComm_t comm,
                        CUstream stream);

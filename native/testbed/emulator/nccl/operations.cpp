@@ -25,8 +25,8 @@ constexpr uint8_t kScatterPattern = 6, kGatherPattern = 7, kAllToAllPattern = 8;
 
 ncclResult_t resolve(ncclComm* comm, const char* call, const void* pointer, size_t bytes, BufferRef& ref) {
   pwe_memory memory{};
-  const CUresult found = comm->driver->pwe_resolve(reinterpret_cast<CUdeviceptr>(pointer), bytes, &memory);
-  if (found != CUDA_SUCCESS) {
+  const CUresult resolved = comm->driver->pwe_resolve(reinterpret_cast<CUdeviceptr>(pointer), bytes, &memory);
+  if (resolved != CUDA_SUCCESS) {
     warn("%s : %p with %zu bytes behind it is not in device memory", call, pointer, bytes);
     return ncclInvalidArgument;
   }
@@ -118,7 +118,7 @@ int cta_policy_of(const ncclComm* comm) {
   return settings().cta_policy != kConfigUndefined ? settings().cta_policy : comm->cta_policy;
 }
 
-// As NCCL from 2.27 on, where both buffers lie in symmetric windows.
+// As NCCL from 2.27 on, where both buffers are in symmetric windows.
 Way way_of(const Call& call, size_t send_bytes, size_t recv_bytes) {
   ncclComm* comm = call.comm;
   const bool has_kernel =
@@ -151,7 +151,7 @@ ncclResult_t add_stream(const Call& call) {
   return ncclSuccess;
 }
 
-// `reported`: a profiler plugin hears of it.
+// `reported`: a profiler plugin gets an event.
 ncclResult_t begin_task(const Call& call, bool reported) {
   group_joined(call.comm);
   if (const ncclResult_t result = add_stream(call); result != ncclSuccess) return result;
@@ -259,8 +259,8 @@ Call transfer_of(const Call& call, Func func, const void* base, int index, int p
   return part;
 }
 
-// AlltoAll, Gather and Scatter are groups of sends and receives, to oneself too; empty ones and empty collectives are
-// nothing.
+// AlltoAll, Gather and Scatter are groups of sends and receives, the own rank included; empty ones and empty
+// collectives are nothing.
 ncclResult_t append(const Call& call) {
   const int ranks = call.comm->ranks;
   const bool root = call.comm->rank == call.root;

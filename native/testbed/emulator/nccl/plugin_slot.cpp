@@ -30,7 +30,7 @@ void* open_one(const char* kind, const std::string& name) {
   return handle;
 }
 
-// The value as it stands, then libnccl-<kind>-<value>.so if it is neither a path nor a library's name; empty:
+// The value unchanged, then libnccl-<kind>-<value>.so if it is neither a path nor a library's name; empty:
 // libnccl-<kind>.so. Null: not found.
 void* open_plugin(const char* kind, const char* value) {
   const std::string asked = value ? value : "";
@@ -74,11 +74,11 @@ void PluginSlot::load() {
   if (!library_) return;
   for (int version = newest; version >= kind_.oldest; --version) {
     const std::string symbol = kind_.symbol + std::to_string(version);
-    if (const void* found = dlsym(library_, symbol.c_str())) {
+    if (const void* exported = dlsym(library_, symbol.c_str())) {
       version_.store(version);
-      table_.store(found, std::memory_order_release);
+      table_.store(exported, std::memory_order_release);
       failed_ = false;
-      info(kind_.loaded, name_of(found), version);
+      info(kind_.loaded, name_of(exported), version);
       return;
     }
   }

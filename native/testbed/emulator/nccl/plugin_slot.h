@@ -26,7 +26,7 @@ class PluginSlot {
   bool acquire();
   void release();
 
-  // The function table; null: not loaded. It stands still between acquire and release.
+  // The function table; null: not loaded. It does not change between acquire and release.
   const void* table() const { return table_.load(std::memory_order_acquire); }
   int version() const { return version_.load(); }
 

@@ -8,7 +8,7 @@
 namespace powerccl::emulated_nccl {
 namespace {
 
-// NCCL tells of an event also if only one inside it is asked for.
+// NCCL reports an event also if only one inside it is asked for.
 constexpr bool wants(uint64_t mask, uint64_t event) {
   return (mask & (event | events_inside(event))) != 0;
 }

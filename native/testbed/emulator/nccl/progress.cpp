@@ -28,7 +28,7 @@ void Progress::expect(const Plan& plan) {
       run.parts.push_back({at, task.handle, std::vector<void*>(static_cast<size_t>(task.channels))});
   };
   for (const Task& task : plan.colls) add(task, index++);
-  // The point-to-point tasks of a kernel run side by side: the server tells of them once, under the first one's number.
+  // The point-to-point tasks of a kernel run side by side: the server reports them once, under the first one's number.
   for (const Task& task : plan.transfers)
     if (task.root != plan.comm->rank) add(task, index);
   run.last_task = plan.transfers.empty() ? index - 1 : index;

@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // A communicator's progress thread: NCCL's proxy thread as far as users and plugins can tell.
 //
-// It waits for what the server has to say about this rank: kernels that started and stopped on the GPU, from which it
-// raises kernel-channel events with the emulated globaltimer, and peers that are gone, which it makes asynchronous
-// errors.
+// It waits for the server's messages about this rank. For kernels that started and stopped on the GPU, it raises
+// kernel-channel events with the emulated globaltimer. For peers that are gone, it raises asynchronous errors.
 #ifndef POWERCCL_EMULATOR_NCCL_PROGRESS_H
 #define POWERCCL_EMULATOR_NCCL_PROGRESS_H
 #include <condition_variable>
@@ -20,7 +19,7 @@ namespace powerccl::emulated_nccl {
 class Progress {
  public:
   explicit Progress(ncclComm& comm);
-  ~Progress();  // the server must have been told to close (leave), or be gone
+  ~Progress();  // after leave(), or with the server gone
   Progress(const Progress&) = delete;
   Progress& operator=(const Progress&) = delete;
 
@@ -39,7 +38,7 @@ class Progress {
   };
   void work();
   void handle(const emulator::CommEvent& event);
-  std::deque<Run>* runs_of(uint64_t plan);  // once there are any; null: nobody expects them
+  std::deque<Run>* runs_of(uint64_t plan);  // once there are any; null: no kernel expects them
   void started(Run& run, const emulator::CommEvent& event);
   void stopped(Run& run, const emulator::CommEvent& event);
 

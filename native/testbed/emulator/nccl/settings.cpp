@@ -56,9 +56,9 @@ std::string parse_list(const char* text, const char* const (&names)[N], bool (&e
       if (only >= 0 && function != only) continue;
       std::fill(std::begin(enabled[function]), std::end(enabled[function]), excludes);
       for (const std::string& name : split(list, ',')) {
-        const int found = find(names, name);
-        if (found < 0) return "Unrecognized element token \"" + name + "\" when parsing \"" + text + "\"";
-        enabled[function][found] = !excludes;
+        const int index = find(names, name);
+        if (index < 0) return "Unrecognized element token \"" + name + "\" when parsing \"" + text + "\"";
+        enabled[function][index] = !excludes;
       }
     }
   }

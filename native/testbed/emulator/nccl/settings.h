@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// NCCL's variables, read by the first communicator of this instance of the library and never again, as NCCL caches
-// them: who loads a copy of the file reads them anew.
+// NCCL's variables. The first communicator of this instance of the library reads them, and no later one, as NCCL caches
+// them. A process that loads a copy of the file reads them again.
 #ifndef POWERCCL_EMULATOR_NCCL_SETTINGS_H
 #define POWERCCL_EMULATOR_NCCL_SETTINGS_H
 #include <string>

@@ -13,7 +13,7 @@
 
 #define EXPORT extern "C" __attribute__((visibility("default")))
 
-// How in-job code and the agent know that these GPUs are nobody's: consent to set clocks is implied.
+// Shows in-job code and the agent that these GPUs are emulated: consent to set clocks is implied.
 EXPORT const char powerccl_emulator_version[];
 const char powerccl_emulator_version[] = "0.1.0";
 
@@ -75,15 +75,16 @@ EXPORT const char* nvmlErrorString(nvmlReturn_t result) {
 }
 
 EXPORT nvmlReturn_t nvmlSystemGetDriverVersion(char* version, unsigned length) {
-  const Access found = access();
-  return found.result != NVML_SUCCESS ? found.result
-                                      : copy_text(found.connection->board().driver_version, version, length);
+  const Access accessed = access();
+  return accessed.result != NVML_SUCCESS ? accessed.result
+                                         : copy_text(accessed.connection->board().driver_version, version, length);
 }
 
 // Which platform is served, with a fingerprint of its file and changes: powerccl-bench refuses to mix two in one file.
 EXPORT nvmlReturn_t powerccl_emulator_platform(char* name, unsigned length) {
-  const Access found = access();
-  return found.result != NVML_SUCCESS ? found.result : copy_text(found.connection->board().platform, name, length);
+  const Access accessed = access();
+  return accessed.result != NVML_SUCCESS ? accessed.result
+                                         : copy_text(accessed.connection->board().platform, name, length);
 }
 
 EXPORT nvmlReturn_t nvmlSystemGetNVMLVersion(char* version, unsigned length) {
@@ -100,10 +101,10 @@ EXPORT nvmlReturn_t nvmlSystemGetCudaDriverVersion(int* version) {
 }
 
 EXPORT nvmlReturn_t nvmlDeviceGetCount_v2(unsigned* count) {
-  const Access found = access();
-  if (found.result != NVML_SUCCESS) return found.result;
+  const Access accessed = access();
+  if (accessed.result != NVML_SUCCESS) return accessed.result;
   if (count == nullptr) return NVML_ERROR_INVALID_ARGUMENT;
-  *count = found.connection->board().gpus;
+  *count = accessed.connection->board().gpus;
   return NVML_SUCCESS;
 }
 #undef nvmlDeviceGetCount
@@ -113,9 +114,9 @@ EXPORT nvmlReturn_t nvmlDeviceGetCount(unsigned* count) {
 
 EXPORT nvmlReturn_t nvmlDeviceGetHandleByIndex_v2(unsigned index, nvmlDevice_t* device) {
   if (device == nullptr) return NVML_ERROR_INVALID_ARGUMENT;
-  const Access found = access(handle_of(index));
-  if (found.result == NVML_SUCCESS) *device = handle_of(index);
-  return found.result;
+  const Access accessed = access(handle_of(index));
+  if (accessed.result == NVML_SUCCESS) *device = handle_of(index);
+  return accessed.result;
 }
 #undef nvmlDeviceGetHandleByIndex
 EXPORT nvmlReturn_t nvmlDeviceGetHandleByIndex(unsigned index, nvmlDevice_t* device) {
@@ -123,11 +124,11 @@ EXPORT nvmlReturn_t nvmlDeviceGetHandleByIndex(unsigned index, nvmlDevice_t* dev
 }
 
 EXPORT nvmlReturn_t nvmlDeviceGetHandleByUUID(const char* uuid, nvmlDevice_t* device) {
-  const Access found = access();
-  if (found.result != NVML_SUCCESS) return found.result;
+  const Access accessed = access();
+  if (accessed.result != NVML_SUCCESS) return accessed.result;
   if (uuid == nullptr || device == nullptr) return NVML_ERROR_INVALID_ARGUMENT;
-  for (uint32_t i = 0; i < found.connection->board().gpus; ++i) {
-    if (strcmp(found.connection->board().gpu[i].uuid, uuid) != 0) continue;
+  for (uint32_t i = 0; i < accessed.connection->board().gpus; ++i) {
+    if (strcmp(accessed.connection->board().gpu[i].uuid, uuid) != 0) continue;
     *device = handle_of(i);
     return NVML_SUCCESS;
   }
@@ -135,12 +136,12 @@ EXPORT nvmlReturn_t nvmlDeviceGetHandleByUUID(const char* uuid, nvmlDevice_t* de
 }
 
 EXPORT nvmlReturn_t nvmlDeviceGetHandleByPciBusId_v2(const char* bus, nvmlDevice_t* device) {
-  const Access found = access();
-  if (found.result != NVML_SUCCESS) return found.result;
+  const Access accessed = access();
+  if (accessed.result != NVML_SUCCESS) return accessed.result;
   unsigned long number = 0;
   if (bus == nullptr || device == nullptr || !parse_bus_id(bus, number)) return NVML_ERROR_INVALID_ARGUMENT;
-  for (uint32_t i = 0; i < found.connection->board().gpus; ++i) {
-    if (found.connection->board().gpu[i].bus != number) continue;
+  for (uint32_t i = 0; i < accessed.connection->board().gpus; ++i) {
+    if (accessed.connection->board().gpu[i].bus != number) continue;
     *device = handle_of(i);
     return NVML_SUCCESS;
   }
@@ -225,23 +226,23 @@ EXPORT nvmlReturn_t nvmlDeviceGetMaxClockInfo(nvmlDevice_t device, nvmlClockType
 }
 
 EXPORT nvmlReturn_t nvmlDeviceGetSupportedMemoryClocks(nvmlDevice_t device, unsigned* count, unsigned* clocks) {
-  const Access found = access(device);
-  if (found.result != NVML_SUCCESS) return found.result;
+  const Access accessed = access(device);
+  if (accessed.result != NVML_SUCCESS) return accessed.result;
   if (count == nullptr) return NVML_ERROR_INVALID_ARGUMENT;
   const unsigned capacity = *count;
   *count = 2;
   if (clocks == nullptr || capacity < 2) return NVML_ERROR_INSUFFICIENT_SIZE;
-  clocks[0] = found.connection->board().memory_clock_mhz;
+  clocks[0] = accessed.connection->board().memory_clock_mhz;
   clocks[1] = kIdleMemoryClockMhz;
   return NVML_SUCCESS;
 }
 
 EXPORT nvmlReturn_t nvmlDeviceGetSupportedGraphicsClocks(nvmlDevice_t device, unsigned memory_mhz, unsigned* count,
                                                          unsigned* clocks) {
-  const Access found = access(device);
-  if (found.result != NVML_SUCCESS) return found.result;
+  const Access accessed = access(device);
+  if (accessed.result != NVML_SUCCESS) return accessed.result;
   if (count == nullptr) return NVML_ERROR_INVALID_ARGUMENT;
-  const BoardPage& board = found.connection->board();
+  const BoardPage& board = accessed.connection->board();
   if (memory_mhz != board.memory_clock_mhz && memory_mhz != kIdleMemoryClockMhz) return NVML_ERROR_NOT_FOUND;
   const unsigned capacity = *count;
   *count = (board.clock_max_mhz - board.clock_min_mhz) / board.clock_step_mhz + 1;
@@ -323,22 +324,22 @@ EXPORT nvmlReturn_t nvmlDeviceGetPersistenceMode(nvmlDevice_t device, nvmlEnable
 }
 
 EXPORT nvmlReturn_t nvmlDeviceGetMigMode(nvmlDevice_t device, unsigned* current, unsigned* pending) {
-  const Access found = access(device);
-  if (found.result != NVML_SUCCESS) return found.result;
-  if (found.connection->board().compute_major < 8) return NVML_ERROR_NOT_SUPPORTED;
-  *current = *pending = in_mig_mode(found.gpu) ? NVML_DEVICE_MIG_ENABLE : NVML_DEVICE_MIG_DISABLE;
+  const Access accessed = access(device);
+  if (accessed.result != NVML_SUCCESS) return accessed.result;
+  if (accessed.connection->board().compute_major < 8) return NVML_ERROR_NOT_SUPPORTED;
+  *current = *pending = in_mig_mode(accessed.gpu) ? NVML_DEVICE_MIG_ENABLE : NVML_DEVICE_MIG_DISABLE;
   return NVML_SUCCESS;
 }
 
 EXPORT nvmlReturn_t nvmlDeviceGetComputeRunningProcesses_v3(nvmlDevice_t device, unsigned* count, nvmlProcessInfo_t*) {
-  const Access found = access(device);
-  if (found.result == NVML_SUCCESS) *count = 0;
-  return found.result;
+  const Access accessed = access(device);
+  if (accessed.result == NVML_SUCCESS) *count = 0;
+  return accessed.result;
 }
 
 EXPORT nvmlReturn_t nvmlDeviceGetFieldValues(nvmlDevice_t device, int count, nvmlFieldValue_t* values) {
-  const Access found = access(device);
-  if (found.result != NVML_SUCCESS) return found.result;
+  const Access accessed = access(device);
+  if (accessed.result != NVML_SUCCESS) return accessed.result;
   if (count < 0 || (count > 0 && values == nullptr)) return NVML_ERROR_INVALID_ARGUMENT;
   for (int i = 0; i < count; ++i) {
     nvmlFieldValue_t& field = values[i];

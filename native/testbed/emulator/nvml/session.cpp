@@ -76,40 +76,40 @@ Access access() {
 }
 
 Access access(nvmlDevice_t device) {
-  Access found = access();
-  if (found.result != NVML_SUCCESS) return found;
+  Access accessed = access();
+  if (accessed.result != NVML_SUCCESS) return accessed;
   const auto number = reinterpret_cast<uintptr_t>(device);
-  if (number == 0 || number > found.connection->board().gpus) return {NVML_ERROR_INVALID_ARGUMENT};
-  found.gpu = static_cast<uint32_t>(number - 1);
-  found.result = gpu_fault(found.gpu);
-  return found;
+  if (number == 0 || number > accessed.connection->board().gpus) return {NVML_ERROR_INVALID_ARGUMENT};
+  accessed.gpu = static_cast<uint32_t>(number - 1);
+  accessed.result = gpu_fault(accessed.gpu);
+  return accessed;
 }
 
 nvmlReturn_t read_now(nvmlDevice_t device, const char* call, const void* target, Readings* readings,
                       const BoardPage** board) {
-  const Access found = access(device);
-  if (found.result != NVML_SUCCESS) return found.result;
+  const Access accessed = access(device);
+  if (accessed.result != NVML_SUCCESS) return accessed.result;
   if (target == nullptr) return NVML_ERROR_INVALID_ARGUMENT;
   if (const nvmlReturn_t failure = injected(call); failure != NVML_SUCCESS) return failure;
-  *board = &found.connection->board();
-  *readings = read_gpu(**board, found.gpu, monotonic_ns());
-  readings->energy_mj = library().energy.at_least(found.gpu, readings->energy_mj);
+  *board = &accessed.connection->board();
+  *readings = read_gpu(**board, accessed.gpu, monotonic_ns());
+  readings->energy_mj = library().energy.at_least(accessed.gpu, readings->energy_mj);
   return NVML_SUCCESS;
 }
 
 nvmlReturn_t set_clocks(nvmlDevice_t device, const char* call, unsigned min_mhz, unsigned max_mhz) {
-  const Access found = access(device);
-  if (found.result != NVML_SUCCESS) return found.result;
-  if (!may_set_clocks(found.connection->board())) return NVML_ERROR_NO_PERMISSION;
+  const Access accessed = access(device);
+  if (accessed.result != NVML_SUCCESS) return accessed.result;
+  if (!may_set_clocks(accessed.connection->board())) return NVML_ERROR_NO_PERMISSION;
   dawdle(call);
   SetLockedClocks message{};
   message.header.type = static_cast<uint32_t>(Message::kSetLockedClocks);
-  message.gpu = found.gpu;
+  message.gpu = accessed.gpu;
   message.min_mhz = min_mhz;
   message.max_mhz = max_mhz;
   message.inject = injected(call);
   Reply reply;
-  if (!found.connection->request(&message.header, sizeof message, reply)) return NVML_ERROR_UNKNOWN;
+  if (!accessed.connection->request(&message.header, sizeof message, reply)) return NVML_ERROR_UNKNOWN;
   return static_cast<nvmlReturn_t>(reply.error);
 }
 

@@ -32,10 +32,10 @@ Access access(nvmlDevice_t device);
 // What `take(board, gpu)` returns. A null target is refused.
 template <typename F>
 nvmlReturn_t on_gpu(nvmlDevice_t device, const void* target, F take) {
-  const Access found = access(device);
-  if (found.result != NVML_SUCCESS) return found.result;
+  const Access accessed = access(device);
+  if (accessed.result != NVML_SUCCESS) return accessed.result;
   if (target == nullptr) return NVML_ERROR_INVALID_ARGUMENT;
-  return take(found.connection->board(), found.gpu);
+  return take(accessed.connection->board(), accessed.gpu);
 }
 
 // A GPU's readings as of now. `call` names the reading for failure injection.

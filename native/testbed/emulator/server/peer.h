@@ -36,7 +36,7 @@ class Peer {
   // The next message, read through `buffer` of kMaxMessageBytes, and the first descriptor that came with it, the
   // caller's own; -1: none. Whatever is no message of ours counts as the peer's end.
   Got receive(std::span<std::byte> buffer, std::vector<std::byte>* message, int* attached);
-  // Sends at once, or when the socket has room again. The descriptors are closed once they are sent.
+  // Sends immediately, or when the socket has room again. The descriptors are closed once they are sent.
   void send(std::vector<std::byte> message, std::vector<int> descriptors = {});
   void flush();
 

@@ -53,17 +53,17 @@ void Server::hello(Peer& peer, const Hello& message) {
     return;
   }
   if (peer.role == Role::kCallback) {
-    const auto found = clients_.find(message.client);
-    if (found == clients_.end()) {
+    const auto known = clients_.find(message.client);
+    if (known == clients_.end()) {
       welcome.error = ESRCH;
       peer.send(bytes_of(welcome));
       return;
     }
     peer.client = welcome.client = message.client;
-    found->second.callbacks = peer.fd();
+    known->second.callbacks = peer.fd();
     peer.send(bytes_of(welcome), {dup(board_fd_)});
-    for (auto& waiting : found->second.waiting_callbacks) peer.send(std::move(waiting));
-    found->second.waiting_callbacks.clear();
+    for (auto& waiting : known->second.waiting_callbacks) peer.send(std::move(waiting));
+    known->second.waiting_callbacks.clear();
     return;
   }
   peer.client = welcome.client = next_client_++;
@@ -93,9 +93,9 @@ void Server::hello(Peer& peer, const Hello& message) {
 void Server::allocate(Peer& peer, const Allocate& message, int attached) {
   constexpr int32_t kOutOfMemory = 2;  // CUDA_ERROR_OUT_OF_MEMORY
   constexpr int32_t kInvalidValue = 1;
-  const auto found = clients_.find(peer.client);
+  const auto owner = clients_.find(peer.client);
   struct stat info{};
-  const bool sound = found != clients_.end() && attached >= 0 && message.gpu < platform_.gpus &&
+  const bool sound = owner != clients_.end() && attached >= 0 && message.gpu < platform_.gpus &&
                      fstat(attached, &info) == 0 && static_cast<uint64_t>(info.st_size) >= message.bytes &&
                      message.bytes > 0;
   if (!sound || (message.on_host == 0 && used_bytes_[message.gpu] + message.bytes > platform_.memory_bytes)) {
@@ -104,18 +104,18 @@ void Server::allocate(Peer& peer, const Allocate& message, int attached) {
     return;
   }
   if (message.on_host == 0) used_bytes_[message.gpu] += message.bytes;
-  found->second.allocations[message.allocation] = {attached, message.bytes, message.gpu, message.on_host != 0, {}};
+  owner->second.allocations[message.allocation] = {attached, message.bytes, message.gpu, message.on_host != 0, {}};
   status(peer, message.header.request, 0);
 }
 
 void Server::free_allocation(Peer& peer, const Free& message) {
   const auto client = clients_.find(peer.client);
   if (client != clients_.end()) {
-    const auto found = client->second.allocations.find(message.allocation);
-    if (found != client->second.allocations.end()) {
-      if (!found->second.on_host) used_bytes_[found->second.gpu] -= found->second.bytes;
-      close(found->second.fd);
-      client->second.allocations.erase(found);
+    const auto held = client->second.allocations.find(message.allocation);
+    if (held != client->second.allocations.end()) {
+      if (!held->second.on_host) used_bytes_[held->second.gpu] -= held->second.bytes;
+      close(held->second.fd);
+      client->second.allocations.erase(held);
     }
   }
   if (message.header.request != 0) status(peer, message.header.request, 0);
@@ -132,13 +132,13 @@ void Server::lock_clocks(Peer& peer, const SetLockedClocks& message) {
   const int32_t inject = message.inject;
   engine_->set_locked_clocks(message.gpu, message.min_mhz, message.max_mhz, inject == 0,
                              static_cast<Time>(message.header.stamp_ns), [this, fd, client, request, inject](Time) {
-                               const auto found = peers_.find(fd);
-                               if (found != peers_.end() && found->second->client == client)
-                                 status(*found->second, request, inject);
+                               const auto asker = peers_.find(fd);
+                               if (asker != peers_.end() && asker->second->client == client)
+                                 status(*asker->second, request, inject);
                              });
 }
 
-// At once, not in its place in model time: that would come only when time goes on.
+// Immediately, not at its model time: that would come only when time goes on.
 void Server::stop_time(Peer& peer, const StopTime& message) {
   const auto patience = static_cast<Time>(std::min(message.patience_ns, kLongestPatienceNs));
   const bool stopped = engine_->stop_time(peer.client, message.stop, patience);
@@ -159,9 +159,9 @@ void Server::status(Peer& peer, uint64_t request, int32_t error) {
 }
 
 void Server::reply(ClientId client, uint64_t request, int32_t error, std::span<const std::byte> body) {
-  const auto found = clients_.find(client);
-  if (found == clients_.end() || request == 0) return;
-  const auto peer = peers_.find(found->second.main);
+  const auto owner = clients_.find(client);
+  if (owner == clients_.end() || request == 0) return;
+  const auto peer = peers_.find(owner->second.main);
   if (peer == peers_.end()) return;
   body = body.first(std::min(body.size(), kMaxPayloadBytes));
   Status head{};
@@ -175,16 +175,16 @@ void Server::reply(ClientId client, uint64_t request, int32_t error, std::span<c
 }
 
 void Server::run_callback(ClientId client, uint64_t callback, uint32_t stream, uint64_t sequence) {
-  const auto found = clients_.find(client);
-  if (found == clients_.end()) return;
+  const auto owner = clients_.find(client);
+  if (owner == clients_.end()) return;
   RunCallback order{};
   order.header = {static_cast<uint32_t>(Message::kRunCallback), sizeof order, static_cast<uint64_t>(host_now_ns()), 0};
   order.callback = callback;
   order.stream = stream;
   order.sequence = sequence;
-  const auto peer = peers_.find(found->second.callbacks);
+  const auto peer = peers_.find(owner->second.callbacks);
   if (peer == peers_.end())
-    found->second.waiting_callbacks.push_back(bytes_of(order));
+    owner->second.waiting_callbacks.push_back(bytes_of(order));
   else
     peer->second->send(bytes_of(order));
 }
@@ -192,9 +192,9 @@ void Server::run_callback(ClientId client, uint64_t callback, uint32_t stream, u
 std::shared_ptr<Memory> Server::memory(ClientId client, uint64_t allocation) {
   const auto owner = clients_.find(client);
   if (owner == clients_.end()) return nullptr;
-  const auto found = owner->second.allocations.find(allocation);
-  if (found == owner->second.allocations.end()) return nullptr;
-  Allocation& entry = found->second;
+  const auto held = owner->second.allocations.find(allocation);
+  if (held == owner->second.allocations.end()) return nullptr;
+  Allocation& entry = held->second;
   if (auto mapped = entry.mapped.lock()) return mapped;
   void* data = mmap(nullptr, entry.bytes, PROT_READ | PROT_WRITE, MAP_SHARED, entry.fd, 0);
   if (data == MAP_FAILED) return nullptr;
@@ -207,16 +207,16 @@ std::shared_ptr<Memory> Server::memory(ClientId client, uint64_t allocation) {
 }
 
 void Server::forget_client(ClientId client) {
-  const auto found = clients_.find(client);
-  if (found == clients_.end()) return;
+  const auto owner = clients_.find(client);
+  if (owner == clients_.end()) return;
   engine_->remove_client(client);
-  for (auto& [id, allocation] : found->second.allocations) {
+  for (auto& [id, allocation] : owner->second.allocations) {
     if (!allocation.on_host) used_bytes_[allocation.gpu] -= allocation.bytes;
     close(allocation.fd);
   }
-  munmap(found->second.page, sizeof(ClientPage));
-  close(found->second.page_fd);
-  clients_.erase(found);
+  munmap(owner->second.page, sizeof(ClientPage));
+  close(owner->second.page_fd);
+  clients_.erase(owner);
 }
 
 void Server::run_in_worker(std::function<void()> job, std::function<void(Time)> done) {

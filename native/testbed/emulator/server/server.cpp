@@ -172,7 +172,7 @@ bool Server::wait() {
       if (read(STDIN_FILENO, buffer, sizeof buffer) <= 0) return false;
     } else {
       if ((events[i].events & EPOLLOUT) != 0) {
-        if (const auto found = peers_.find(fd); found != peers_.end()) found->second->flush();
+        if (const auto entry = peers_.find(fd); entry != peers_.end()) entry->second->flush();
       }
       if ((events[i].events & (EPOLLIN | EPOLLHUP | EPOLLERR)) != 0) receive(fd);
     }
@@ -198,12 +198,12 @@ void Server::accept_all() {
 void Server::receive(int fd) {
   std::vector<std::byte> message;
   while (true) {
-    const auto found = peers_.find(fd);
-    if (found == peers_.end()) return;
+    const auto entry = peers_.find(fd);
+    if (entry == peers_.end()) return;
     int attached = -1;
-    switch (found->second->receive(buffer_, &message, &attached)) {
+    switch (entry->second->receive(buffer_, &message, &attached)) {
       case Peer::Got::kMessage:
-        handle(*found->second, message, attached);
+        handle(*entry->second, message, attached);
         break;
       case Peer::Got::kNothing:
         return;
@@ -215,10 +215,10 @@ void Server::receive(int fd) {
 }
 
 void Server::end_peer(int fd) {
-  const auto found = peers_.find(fd);
-  if (found == peers_.end()) return;
-  const ClientId client = found->second->client;
-  peers_.erase(found);
+  const auto entry = peers_.find(fd);
+  if (entry == peers_.end()) return;
+  const ClientId client = entry->second->client;
+  peers_.erase(entry);
   const auto owner = clients_.find(client);
   if (owner == clients_.end()) return;
   if (owner->second.callbacks == fd) owner->second.callbacks = -1;
