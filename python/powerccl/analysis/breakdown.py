@@ -44,24 +44,24 @@ def break_down(
     work: Working,
 ) -> Breakdown:
     """Parts of each rank's time, in all and by iteration; `profiled` by rank, from profilers' traces."""
-    found = Breakdown()
+    breakdown = Breakdown()
     exposure_known = exposed.source != NONE
     waited = kernels.with_columns(waiting_ns=pl.Series(matched.waiting_ns))
     of_ranks = tables.by_rank(waited, "start_ns", "stop_ns", "waiting_ns")
     for trace in run.ranks:
         rows, span = of_ranks.get(trace.rank), work.spans.get(trace.rank)
-        if rows is not None and span and trace.rank not in found.sets:
+        if rows is not None and span and trace.rank not in breakdown.sets:
             sets = _sets(trace, rows, exposed if exposure_known else None, profiled.get(trace.rank), span, run.window)
             if sets is not None:
-                found.sets[trace.rank] = sets
+                breakdown.sets[trace.rank] = sets
     origin = run.info.start_ns if run.info else min((trace.start_ns for trace in run.ranks), default=0)
     together: dict[tuple[str, int], list[RankTrace]] = {}
     for trace in run.ranks:
-        if trace.rank in found.sets:
+        if trace.rank in breakdown.sets:
             together.setdefault((trace.host, trace.job), []).append(trace)
-    for (host, job), mine in together.items():
-        found.iterations.append(_iterations(host, work.cuts[host, job], mine, found, curves, origin))
-    return found
+    for (host, job), traces in together.items():
+        breakdown.iterations.append(_iterations(host, work.cuts[host, job], traces, breakdown, curves, origin))
+    return breakdown
 
 
 def _sets(
@@ -99,15 +99,15 @@ def _mean(parts: dict[str, Floats]) -> dict[str, float]:
 
 
 def _iterations(
-    host: str, edges: Cut, mine: list[RankTrace], found: Breakdown, curves: dict[str, EnergyCurve], origin: int
+    host: str, edges: Cut, traces: list[RankTrace], breakdown: Breakdown, curves: dict[str, EnergyCurve], origin: int
 ) -> Iterations:
-    """The host's iterations, and its ranks' rows put into `found`."""
-    ranks = [trace.rank for trace in mine]
+    """The host's iterations, and its ranks' rows put into `breakdown`."""
+    ranks = [trace.rank for trace in traces]
     inside = Iterations(host=host, ranks=ranks, operations=edges.operations, by=edges.by, reason=edges.reason)
     stretches = edges.edges
     by_rank: list[dict[str, Floats]] = []
-    for trace in mine:
-        sets = found.sets[trace.rank]
+    for trace in traces:
+        sets = breakdown.sets[trace.rank]
         row = RankParts(
             rank=trace.rank,
             gpu=trace.gpu,
@@ -122,15 +122,15 @@ def _iterations(
                 row.per_iteration = Parts(**_mean({name: values[fits] for name, values in each.items()}))
             if not row.by_profiler:
                 by_rank.append(each)
-        found.ranks.append(row)
+        breakdown.ranks.append(row)
     if not len(stretches):
         return inside
     length = (stretches[:, 1] - stretches[:, 0]) / 1e9
     inside.found = len(length)
     inside.p5_s, inside.median_s, inside.p95_s = (float(v) for v in np.quantile(length, [0.05, 0.5, 0.95]))
     inside.mean_s, inside.mean_error_s = float(length.mean()), float(length.std(ddof=1)) / len(length) ** 0.5
-    sampled = all(trace.gpu in curves for trace in mine)  # else sums over the host's GPUs are not known
-    joules = joules_between(stretches, [curves[trace.gpu] for trace in mine] if sampled else [])
+    sampled = all(trace.gpu in curves for trace in traces)  # else sums over the host's GPUs are not known
+    joules = joules_between(stretches, [curves[trace.gpu] for trace in traces] if sampled else [])
     known = joules[np.isfinite(joules)]
     if len(known) > 1:
         inside.joules, inside.joules_of = float(known.mean()), len(known)

@@ -39,15 +39,15 @@ def clock_effects(
     run: RunData, clocks: pl.DataFrame, communicating: dict[str, iv.Intervals], curves: dict[str, EnergyCurve]
 ) -> list[ClockEffect]:
     """One row a GPU whose clock was set; `communicating`: when each GPU communicated."""
-    found = []
+    effects = []
     of_gpus = tables.by_gpu(clocks)
     for trace in {trace.gpu: trace for trace in reversed(run.ranks)}.values():
         busy = communicating.get(trace.gpu, iv.EMPTY)
-        mine = of_gpus.get(trace.gpu)
-        if mine is None or not len(busy):
+        switches = of_gpus.get(trace.gpu)
+        if switches is None or not len(busy):
             continue
         span = (int(busy[0, 0]), int(busy[-1, 1]))
-        low = iv.clip(lowered(mine, span[1]), *span)
+        low = iv.clip(lowered(switches, span[1]), *span)
         if not len(low):
             continue
         length_s = iv.length_ns(low) / 1e9
@@ -72,12 +72,12 @@ def clock_effects(
         if curve is not None:
             effect.lowered_watts = _watts(curve, iv.intersection(busy, low))
             effect.communication_watts = _watts(curve, iv.minus(busy, low))
-        found.append(effect)
-    return sorted(found, key=lambda effect: effect.rank)
+        effects.append(effect)
+    return sorted(effects, key=lambda effect: effect.rank)
 
 
 def _watts(curve: EnergyCurve, intervals: iv.Intervals) -> float | None:
-    """Mean power inside; None where single stretches are too short against the counter's steps to be told apart."""
+    """Mean power inside; None if single stretches are too short against the counter's steps."""
     inside = clip_to(curve, intervals, sharp=True)
     length = inside[:, 1] - inside[:, 0]
     long = inside[length >= curve.update_ns]

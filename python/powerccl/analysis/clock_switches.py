@@ -28,7 +28,7 @@ def wanted_low(clocks: pl.DataFrame) -> dict[str, iv.Intervals]:
             since.setdefault(gpu, asked_ns)
         elif gpu in since:
             spans.setdefault(gpu, []).append((since.pop(gpu), asked_ns))
-    return {gpu: iv.union(*np.array(found, dtype=np.int64).T) for gpu, found in spans.items()}
+    return {gpu: iv.union(*np.array(stretches, dtype=np.int64).T) for gpu, stretches in spans.items()}
 
 
 def clock_switches(clocks: pl.DataFrame, communicating: Mapping[str, iv.Intervals]) -> Clocks:

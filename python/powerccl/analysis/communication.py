@@ -20,8 +20,8 @@ KEY = ["pattern", "size_class"]
 class CallCoverage:
     """Calls with what is known of their time.
 
-    `calls` is what is needed of traces.tables.calls, plus `timed` (a kernel record covers it) and `estimate_ns` (median
-    of its kind, null where there is none; only for calls that are neither timed nor captured).
+    `calls` has the columns of traces.tables.calls, plus two. `timed`: a kernel record covers it. `estimate_ns`: median
+    of its kind, null if there is none; only for calls that are neither timed nor captured.
     """
 
     calls: pl.DataFrame
@@ -66,11 +66,11 @@ def ran(calls: pl.DataFrame, kernels: pl.DataFrame) -> pl.Series:
         for rows in (calls, kernels)
     )
     named = np.unique(named)
-    found = pl.Series(named[np.minimum(np.searchsorted(named, called), len(named) - 1)] == called)
+    is_named = pl.Series(named[np.minimum(np.searchsorted(named, called), len(named) - 1)] == called)
     if not calls["group"].max():  # most jobs have no groups, and windows over a million calls take a second
-        return found
+        return is_named
     grouped = pl.when(pl.col("group") > 0).then(pl.col("found").any().over("rank", "comm", "group"))
-    return calls.select("rank", "comm", "group", found=found).select(grouped.otherwise("found")).to_series()
+    return calls.select("rank", "comm", "group", found=is_named).select(grouped.otherwise("found")).to_series()
 
 
 def phase_rows(coverage: CallCoverage, kernels: pl.DataFrame, tags: pl.DataFrame, gpus: int) -> list[PhaseRow]:
@@ -102,9 +102,9 @@ def phase_rows(coverage: CallCoverage, kernels: pl.DataFrame, tags: pl.DataFrame
 
 def bus_factors(kernels: pl.DataFrame) -> pl.DataFrame:
     """Bus over algorithm bandwidth of each pattern and number of ranks: columns pattern, ranks, factor."""
-    found = kernels.select("pattern", "ranks").unique(maintain_order=True)
-    factors = [patterns.bus_factor(pattern, ranks) for pattern, ranks in found.iter_rows()]
-    return found.with_columns(factor=pl.Series(factors, dtype=pl.Float64).fill_nan(None))
+    pairs = kernels.select("pattern", "ranks").unique(maintain_order=True)
+    factors = [patterns.bus_factor(pattern, ranks) for pattern, ranks in pairs.iter_rows()]
+    return pairs.with_columns(factor=pl.Series(factors, dtype=pl.Float64).fill_nan(None))
 
 
 def long_ns() -> pl.Expr:

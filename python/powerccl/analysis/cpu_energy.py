@@ -28,7 +28,7 @@ def cpu_energy(run: RunData) -> CpuEnergy:
     if not run.cpu:
         why = why_unsampled(run, run.info.host) if run.info else ""
         return CpuEnergy(reason=NOT_SAMPLED + why)
-    found = CpuEnergy(hosts=len(run.cpu))
+    result = CpuEnergy(hosts=len(run.cpu))
     reasons, covered_s, busy_ns, idle_ns = [], [], 0, 0
     for log in run.cpu:
         window = _window(run, log.host)
@@ -37,28 +37,28 @@ def cpu_energy(run: RunData) -> CpuEnergy:
         counted, seconds, missing = _counted(log, window)
         why = why_unsampled(run, log.host)
         of_host = f"{log.host}: " if len(run.cpu) > 1 else ""
-        found.missing += [f"{of_host}{text}{why}" for text in missing]
+        result.missing += [f"{of_host}{text}{why}" for text in missing]
         if counted and not any(counted.values()):
             reasons.append(NOT_MOVING)
-            found.missing.append(f"{log.host}: no energy of the processors")
+            result.missing.append(f"{log.host}: no energy of the processors")
         elif counted:
-            found.domains.update({f"{log.host} {domain}": joules for domain, joules in counted.items()})
+            result.domains.update({f"{log.host} {domain}": joules for domain, joules in counted.items()})
             covered_s.append(seconds)
         else:
             reasons.append(_reason(log))
-            found.missing.append(f"{log.host}: no energy of the processors")
+            result.missing.append(f"{log.host}: no energy of the processors")
     if busy_ns + idle_ns > 0:
-        found.idle_pct = idle_ns / (busy_ns + idle_ns) * 100
+        result.idle_pct = idle_ns / (busy_ns + idle_ns) * 100
     if covered_s:
-        joules = sum(found.domains.values())
-        found.joules, found.joules_at_least = (None, joules) if found.missing else (joules, None)
-        found.covered_s = float(np.mean(covered_s))
-        found.average_watts = joules / found.covered_s if found.covered_s else None
-        found.missing = quantities.said_once(found.missing)
+        joules = sum(result.domains.values())
+        result.joules, result.joules_at_least = (None, joules) if result.missing else (joules, None)
+        result.covered_s = float(np.mean(covered_s))
+        result.average_watts = joules / result.covered_s if result.covered_s else None
+        result.missing = quantities.said_once(result.missing)
     else:
-        found.missing = []
-    found.reason = "; ".join(dict.fromkeys(reasons))
-    return found
+        result.missing = []
+    result.reason = "; ".join(dict.fromkeys(reasons))
+    return result
 
 
 def _reason(log: CpuLog) -> str:
@@ -115,8 +115,8 @@ def _standing(time_ns: Ints, energy_uj: Ints, period_ns: int) -> iv.Intervals:
     # The last still reading before a move: what the move tells is of the time behind it.
     before = np.append(time_ns[np.flatnonzero(np.diff(energy_uj) != 0)], time_ns[-1])
     stands = np.stack([moved, before], axis=1)
-    found: iv.Intervals = stands[stands[:, 1] - stands[:, 0] > GAP_PERIODS * period_ns]
-    return found
+    standing: iv.Intervals = stands[stands[:, 1] - stands[:, 0] > GAP_PERIODS * period_ns]
+    return standing
 
 
 def _idle(log: CpuLog, window: tuple[int, int]) -> tuple[int, int]:

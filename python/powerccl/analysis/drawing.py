@@ -103,9 +103,9 @@ def _steady(working: tuple[int, int] | None, window: tuple[int, int], unit_ns: i
 
 def _first(made: Report) -> list[tuple[str, int]]:
     """GPUs with the first rank on each; those that were sampled where no rank left a trace."""
-    found = {trace.gpu: trace.rank for trace in reversed(made.run.ranks)}
-    if found:
-        return sorted(found.items(), key=lambda item: item[1])
+    rank_of_gpu = {trace.gpu: trace.rank for trace in reversed(made.run.ranks)}
+    if rank_of_gpu:
+        return sorted(rank_of_gpu.items(), key=lambda item: item[1])
     return [(gpu.gpu, index) for index, gpu in enumerate(made.findings.summary.gpus)]
 
 

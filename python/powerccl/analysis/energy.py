@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Energy of one GPU as a curve over time, and its share inside intervals.
 
-The total-energy counter is the truth: a run's energy is its reading at the run's end, less that at its start. Samples
-between the two only shape the curve. A counter that updates less often than it is read (100 ms on current data-centre
-GPUs) gives a point where its value changed, dated midway between two reads. Where reading the counter is so dear that
-the agent reads it seldom (3 ms of processor time on an H200), power samples shape the time between two readings.
+The total-energy counter is exact: a run's energy is its reading at the run's end, less that at its start. Samples
+between the two only shape the curve. Current data-centre GPUs update the counter every 100 ms, so it is read more
+often. Then a change of its value gives a point, dated midway between two reads. On an H200 one read takes 3 ms of
+processor time, so the agent reads it seldom. Then power samples shape the time between two readings.
 Without a counter the curve integrates power. Between points energy grows evenly, which smears short communication over
-its surroundings. `split` mends that: in a step that holds both communication and other
-work, power is taken in the ratio found in steps that hold only one of them. How much that moved is the uncertainty
-given; nothing is extrapolated beyond the first and last point.
+its surroundings. `split` mends that. In a step that holds both communication and other work, power is taken in the
+ratio of steps that hold only one of them. How much that moved is the uncertainty given; nothing is extrapolated beyond
+the first and last point.
 
 Where samples are missing, nothing is put in their place. Between two sound readings of a counter the sum is known, and
 its course is not (`blurred`). Where power alone was sampled not even the sum is (`unknown`).
@@ -34,8 +34,8 @@ SOUND_SCALE = (0.5, 2.0)  # of counter to power: beyond, power is wrong and shap
 # Of power and a counter that jumped, which both tell the energy of a run. At half, boards whose power reading is 5 %
 # off lose a sound sum; at double, a counter that is wrong by a fifth passes.
 ALIKE = 0.1
-# Steps of a counter from which on it tells how far power is off. At half, a delay of power at the start moves what
-# follows by 10 %; at double, a counter that is lost within four seconds corrects nothing.
+# Steps of a counter from which on it shows how far power is off. At half, a delay of power at the start moves what
+# follows by 10 %. At double, a counter that is lost within four seconds corrects nothing.
 SCALED_STEPS = 20
 # Changes of a counter that tell how often it changes. One fewer is a single distance; double takes 0.6 s of a job.
 FEW_CHANGES = 3
@@ -85,13 +85,13 @@ class EnergyCurve:
 
     @property
     def sharp(self) -> npt.NDArray[np.bool_]:
-        """Which steps between points tell of their own time: neither unknown nor blurred."""
+        """Which steps between points resolve their own time: neither unknown nor blurred."""
         steps = np.stack([self.time_ns[:-1], self.time_ns[1:]], axis=1)
         return ~(iv.touches(steps, self.unknown) | iv.touches(steps, self.blurred))
 
     @property
     def slack_ns(self) -> int:
-        """How far points lie apart at most: more is a gap."""
+        """Longest time between points: more is a gap."""
         return int(GAP_PERIODS * max(self.read_ns, self.update_ns))
 
 
@@ -110,12 +110,12 @@ class Attribution:
 
 def energy_curves(run: RunData) -> dict[str, EnergyCurve]:
     """The energy of each of the job's GPUs, by UUID."""
-    found: dict[str, EnergyCurve] = {}
+    curves: dict[str, EnergyCurve] = {}
     for log, rows in job_samples(run):
         curve = gpu_curve(log, rows, span_at(run, log))
         if curve is not None:
-            found[str(rows["uuid"][0])] = curve
-    return found
+            curves[str(rows["uuid"][0])] = curve
+    return curves
 
 
 def job_samples(run: RunData) -> list[tuple[PowerLog, pl.DataFrame]]:
@@ -125,7 +125,7 @@ def job_samples(run: RunData) -> list[tuple[PowerLog, pl.DataFrame]]:
     """
     if run.ranks:
         named = [gpu_samples(run, gpu) for gpu in dict.fromkeys(rank.gpu for rank in run.ranks)]
-        return [found for found in named if found is not None]
+        return [samples for samples in named if samples is not None]
     return [(log, rows) for log in run.power for gpu in log.seen_by_job if (rows := log.of_gpu(gpu)) is not None]
 
 
@@ -347,7 +347,7 @@ def _beyond(counter: EnergyCurve, power: EnergyCurve) -> EnergyCurve:
         base = power.at(counter.time_ns[-1:])
         time = np.concatenate([time, power.time_ns[behind]])
         joules = np.concatenate([joules, joules[-1] + power.joules[behind] - base])
-    between = [counter.time_ns[-1], power.time_ns[0]], [power.time_ns[-1], counter.time_ns[0]]  # neither tells of it
+    between = [counter.time_ns[-1], power.time_ns[0]], [power.time_ns[-1], counter.time_ns[0]]  # neither shows it
     neither = np.array([each for each in between if each[1] - each[0] > slack_ns], np.int64).reshape(-1, 2)
     outside = iv.minus(iv.union(*np.concatenate([power.unknown, neither]).T), _whole(counter))
     unknown = iv.union(*np.concatenate([unknown, outside]).T)
@@ -389,7 +389,7 @@ def split(curve: EnergyCurve, communication: iv.Intervals) -> Attribution:
 
 
 def clip_to(curve: EnergyCurve, intervals: iv.Intervals, sharp: bool = False) -> iv.Intervals:
-    """The part of the intervals that the curve covers; with `sharp` only where it tells of each moment."""
+    """The part of the intervals that the curve covers; with `sharp` only where it resolves each moment."""
     inside = iv.clip(intervals, int(curve.time_ns[0]), int(curve.time_ns[-1]))
     inside = iv.minus(inside, curve.unknown)
     return iv.minus(inside, curve.blurred) if sharp else inside

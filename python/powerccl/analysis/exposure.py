@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Exposed communication: when a GPU did nothing but communicate.
 
-Streams that compute say so themselves where marks were recorded (records WAIT). Without them it is estimated from
-power: a GPU that only communicates draws what communication draws, one that computes beside it draws more. The mean
-power of each operation of the iteration comes from a regression of the sampled energy on the time spent in each; how
-far it lies between the two is the share that was exposed, taken to be the operation's end: computation waits for that.
+Marks (records WAIT) show when streams compute. Without them it is estimated from power: a GPU that computes while it
+communicates draws more. The mean power of each operation of the iteration comes from a regression of the sampled energy
+on the time spent in each. How far it is between the two is the share that was exposed. That share is taken to be the
+operation's end, because computation waits for it.
 
 Marks pause, lest they slow the job. What a pause held is taken from the same operations of the iterations around it.
 """
@@ -25,8 +25,8 @@ from powerccl.traces import tables
 
 WAITS, ESTIMATED, NONE = "waits", "estimated", "none"
 BUSY_STREAM = 0.2  # a stream that waits less than this often, against the one that waits most, is not what computes
-MOST_OPERATIONS = 48  # of an iteration; more of them are not told apart
-AGES_NS = (15_000_000, 30_000_000, 60_000_000)  # computation's power is told apart by how long it has lasted
+MOST_OPERATIONS = 48  # of an iteration; more of them are not distinguished
+AGES_NS = (15_000_000, 30_000_000, 60_000_000)  # computation's power depends on how long it has lasted
 MIN_STEPS = 20  # of energy, below which a regression says nothing
 
 
@@ -61,7 +61,7 @@ def exposure(
 
 def from_waits(waits: pl.DataFrame) -> dict[str, iv.Intervals]:
     """When all computing streams of a GPU stalled: the union of a stream's waits, intersected over its streams."""
-    found: dict[str, iv.Intervals] = {}
+    by_gpu: dict[str, iv.Intervals] = {}
     for (gpu,), rows in waits.group_by(["gpu"], maintain_order=True):
         streams = rows.group_by("rank", "stream", maintain_order=True).agg(
             pl.len(), pl.col("stall_ns"), pl.col("resume_ns")
@@ -73,19 +73,19 @@ def from_waits(waits: pl.DataFrame) -> dict[str, iv.Intervals]:
                 continue
             stalled = iv.union(stalls, resumes)
             common = stalled if common is None else iv.intersection(common, stalled)
-        found[str(gpu)] = common if common is not None else iv.EMPTY
-    return found
+        by_gpu[str(gpu)] = common if common is not None else iv.EMPTY
+    return by_gpu
 
 
 def marked(waits: pl.DataFrame) -> dict[str, iv.Intervals]:
     """When waits were recorded on each GPU: always, but for the pauses between bursts.
 
-    A burst's first recorded wait begins it and its last one ends it; only before the first and behind the last one
+    A burst's first recorded wait begins it and its last one ends it. Only before the first and behind the last one
     nothing is missing, unless the job went on in a pause. GPUs that were never paused are left out.
     """
-    found: dict[str, iv.Intervals] = {}
+    covered: dict[str, iv.Intervals] = {}
     if not {"burst", "pauses"} <= set(waits.columns):
-        return found
+        return covered
     for (gpu, _), rows in waits.filter(pl.col("burst") > 0).group_by("gpu", "rank", maintain_order=True):
         bursts = (
             rows.group_by("burst", maintain_order=True)
@@ -99,9 +99,9 @@ def marked(waits: pl.DataFrame) -> dict[str, iv.Intervals]:
         if not bursts["pauses"][-1]:
             end[-1] = np.iinfo(np.int64).max // 4
         spans = iv.union(begin, end)
-        known = found.get(str(gpu))
-        found[str(gpu)] = spans if known is None else iv.intersection(known, spans)
-    return found
+        known = covered.get(str(gpu))
+        covered[str(gpu)] = spans if known is None else iv.intersection(known, spans)
+    return covered
 
 
 def from_marks(waits: pl.DataFrame, kernels: pl.DataFrame, window: tuple[int, int] | None = None) -> Exposure:
@@ -110,7 +110,7 @@ def from_marks(waits: pl.DataFrame, kernels: pl.DataFrame, window: tuple[int, in
     `window`: host ns, that `told_pct` is of; all else is of the whole run.
     """
     exposed, known = from_waits(waits), marked(waits)
-    found = Exposure(exposed, WAITS, "measured by marks in the job's own streams")
+    result = Exposure(exposed, WAITS, "measured by marks in the job's own streams")
     in_bursts_ns = lasts_ns = 0
     of_gpus = tables.by_gpu(kernels) if known else {}
     for gpu, spans in known.items():
@@ -126,15 +126,15 @@ def from_marks(waits: pl.DataFrame, kernels: pl.DataFrame, window: tuple[int, in
         if in_bursts.any() and not in_bursts.all():
             exposed[gpu] = _filled(rows, exposed.get(gpu, iv.EMPTY), spans, in_bursts)
     if in_bursts_ns < lasts_ns:
-        found.recorded_pct = 100 * in_bursts_ns / lasts_ns
-        found.why += f" for {percent(found.recorded_pct)} of the communication time, and assumed alike for the rest"
-    return found
+        result.recorded_pct = 100 * in_bursts_ns / lasts_ns
+        result.why += f" for {percent(result.recorded_pct)} of the communication time, and assumed alike for the rest"
+    return result
 
 
 def _filled(
     rows: pl.DataFrame, exposed: iv.Intervals, spans: iv.Intervals, in_bursts: npt.NDArray[np.bool_]
 ) -> iv.Intervals:
-    """`exposed`, and of each kernel that no wait could tell of (not `told`) the share of its kind, as its end.
+    """`exposed`, and of each kernel without a possible wait (not `told`) the share of its kind, as its end.
 
     The share in the bursts before and behind its pause, since a job's beginning is not like the rest; else in all.
     """
@@ -232,13 +232,13 @@ def _by_kind(
 ) -> dict[str, list[iv.Intervals]]:
     """When each kind of kernel ran on each GPU."""
     count = 1 + max((int(k.max()) for k in kinds.values() if len(k)), default=-1)
-    found: dict[str, list[iv.Intervals]] = {}
+    by_gpu: dict[str, list[iv.Intervals]] = {}
     for gpu, rows in per_gpu.items():
         start, stop = rows["start_ns"].to_numpy(), rows["stop_ns"].to_numpy()
         # Where kernels overlap, the later one has the time: it is what the earlier one's end leads to.
         cut = np.minimum(stop, np.append(start[1:], np.iinfo(np.int64).max))
-        found[gpu] = [iv.union(start[kinds[gpu] == kind], cut[kinds[gpu] == kind]) for kind in range(count)]
-    return found
+        by_gpu[gpu] = [iv.union(start[kinds[gpu] == kind], cut[kinds[gpu] == kind]) for kind in range(count)]
+    return by_gpu
 
 
 def _kinds(rows: pl.DataFrame) -> npt.NDArray[np.int64]:

@@ -120,7 +120,7 @@ class Clocks(msgspec.Struct, kw_only=True):
     mean_latency_us: float | None = None  # from the asking to the driver call's return
     low_s: float | None = None  # mean of GPUs: a low clock was wanted, in a dry run too
     low_communicating_s: float | None = None  # of that, while a collective ran
-    off_target: int = 0  # read at once after the call, the clock was still above the one set
+    off_target: int = 0  # read immediately after the call, the clock was still above the one set
 
 
 class RankPolicy(msgspec.Struct, kw_only=True):
@@ -144,7 +144,7 @@ class PolicyOutcome(msgspec.Struct, kw_only=True):
 
     policy: str
     budget_pct: float | None = None  # slowdown that it may cost
-    dry: bool = False  # decided and recorded, nothing was set: then no slowdown is to be told
+    dry: bool = False  # decided and recorded, nothing was set: then no slowdown is known
     calls: int = 0  # of an iteration; 0: none was found on any rank
     iterations: int = 0
     managed: int = 0
@@ -169,7 +169,7 @@ class Gpu(msgspec.Struct, kw_only=True):
     communication_s: float | None = 0.0  # None: as Communication.time_s
     joules: float | None = None
     joules_at_least: float | None = None  # where samples are missing, as Energy's
-    missing_s: float | None = None  # of the run, for which energy is not known; None: that cannot be told
+    missing_s: float | None = None  # of the run, for which energy is not known; None: not known
     communication_joules: float | None = None
     communication_joules_at_least: float | None = None
     average_watts: float | None = None
@@ -312,7 +312,7 @@ class RunSummary(msgspec.Struct, kw_only=True):
     communication: Communication
     shares: Shares = msgspec.field(default_factory=Shares)
     clocks: Clocks
-    policy_outcome: PolicyOutcome | None = None  # None: no rank told of a policy that learns
+    policy_outcome: PolicyOutcome | None = None  # None: no rank reported a policy that learns
     patterns: list[PatternRow] = []
     phases: list[PhaseRow] = []  # by the job's own tags; empty without
     gpus: list[Gpu] = []

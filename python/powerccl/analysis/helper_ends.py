@@ -21,7 +21,7 @@ SAID = 3  # of one helper's ends; a helper that is killed again and again says l
 
 def helper_notes(run: RunData) -> list[str]:
     """What to say of each end, such as `powerccl-agent was killed by signal 9 at 12.3 s; no samples for 400 ms`."""
-    found: list[str] = []
+    notes: list[str] = []
     ends = [event for event in run.helpers if event.what != STARTED_AGAIN]
     several = len({event.host for event in run.helpers}) > 1
     for (host, helper), group in itertools.groupby(
@@ -29,10 +29,10 @@ def helper_notes(run: RunData) -> list[str]:
     ):
         events = list(group)
         of_host = f"{host}: " if several else ""
-        found += [f"{of_host}{_when(run, event)}{_cost(run, event)}" for event in events[:SAID]]
+        notes += [f"{of_host}{_when(run, event)}{_cost(run, event)}" for event in events[:SAID]]
         if len(events) > SAID:
-            found.append(f"{of_host}{helper} ended {plural(len(events) - SAID, 'more time')}")
-    return found
+            notes.append(f"{of_host}{helper} ended {plural(len(events) - SAID, 'more time')}")
+    return notes
 
 
 def why_unsampled(run: RunData, host: str, lost: iv.Intervals | None = None) -> str:

@@ -40,7 +40,7 @@ def length_ns(intervals: Intervals) -> int:
 
 
 def covered_before(intervals: Intervals, time_ns: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    """How much of the set lies before each time, ns."""
+    """How much of the set is before each time, ns."""
     if not len(intervals):
         return np.zeros(len(time_ns), dtype=np.int64)
     lengths = intervals[:, 1] - intervals[:, 0]
@@ -52,7 +52,7 @@ def covered_before(intervals: Intervals, time_ns: npt.NDArray[np.int64]) -> npt.
 
 
 def contains(intervals: Intervals, time_ns: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
-    """Which times lie inside the set."""
+    """Which times are inside the set."""
     if not len(intervals):
         return np.zeros(len(time_ns), dtype=np.bool_)
     index = np.searchsorted(intervals[:, 0], time_ns, side="right") - 1
@@ -61,7 +61,7 @@ def contains(intervals: Intervals, time_ns: npt.NDArray[np.int64]) -> npt.NDArra
 
 
 def minus(intervals: Intervals, holes: Intervals) -> Intervals:
-    """The part of the set that lies in none of the holes, another set."""
+    """The part of the set outside all holes, another set."""
     if not len(holes) or not len(intervals):
         return intervals
     edges = np.unique(np.concatenate([intervals.ravel(), holes.ravel()]))

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """A job's iterations, from the sequence of what it communicates.
 
-Where that repeats itself, a repeat is an iteration. It is cut at the widest gap between two operations: behind the last
-operation of a backward pass or of an optimizer, rather than in the midst of them.
+Where that repeats itself, a repeat is an iteration. It is cut at the widest gap between two operations. So it is cut
+behind the last operation of a backward pass or of an optimizer, rather than in the midst of them.
 """
 
 from __future__ import annotations
@@ -94,18 +94,18 @@ def _templates(names: Ints, start: Ints, stop: Ints, first: int, last: int, dept
     if not depth or last - first < 2 * FEW:
         return []
     half = (first + last) // 2
-    found = _templates(names, start, stop, first, half, depth - 1)
+    templates = _templates(names, start, stop, first, half, depth - 1)
     for template in _templates(names, start, stop, half, last, depth - 1):
-        if not any(np.array_equal(template, known) for known in found):
-            found.append(template)
-    return found
+        if not any(np.array_equal(template, known) for known in templates):
+            templates.append(template)
+    return templates
 
 
 def iteration_length(names: Ints, start_ns: Ints) -> int:
     """After how many operations the sequence repeats itself; 0: it does not. Its first tenth may be unlike the rest.
 
-    Of the lengths at which names repeat, the shortest after which times vary about as little as at any: four equal
-    buckets make an iteration, not one. Where all operations are alike, times must be regular to tell anything.
+    Of the lengths at which names repeat, the shortest after which times vary about as little as at any. Four equal
+    buckets make an iteration, not one. Where all operations are alike, only regular times show an iteration.
     """
     skip = len(names) // 10
     names, start_ns = names[skip:], start_ns[skip:]
@@ -114,13 +114,13 @@ def iteration_length(names: Ints, start_ns: Ints) -> int:
     lengths = range(1, min(MOST_OPERATIONS, len(names) // 4) + 1)
     alike = [float((names[length:] == names[:-length]).mean()) for length in lengths]
     least_alike = max(ALIKE, max(alike, default=0.0) - LESS_ALIKE)
-    found: list[tuple[int, float, float]] = []
+    candidates: list[tuple[int, float, float]] = []
     for length in (each for each in lengths if alike[each - 1] >= least_alike):
         apart = (start_ns[length:] - start_ns[:-length]).astype(np.float64)
         usual = float(np.median(apart))
-        found.append((length, float(np.mean(np.abs(apart - usual))), usual))
-    least = min((spread for _, spread, _ in found), default=0.0)
-    for length, spread, usual in found:
+        candidates.append((length, float(np.mean(np.abs(apart - usual))), usual))
+    least = min((spread for _, spread, _ in candidates), default=0.0)
+    for length, spread, usual in candidates:
         if spread <= max(SPREAD * least, STEADY * usual):
             halves = np.array_split(start_ns[length:] - start_ns[:-length], 2)
             before, after = (float(np.median(half)) for half in halves)
@@ -181,7 +181,7 @@ def _template(names: Ints, start: Ints, stop: Ints, length: int) -> Ints:
 
 
 def _edges(names: Ints, start: Ints, stop: Ints, templates: list[Ints], by: str) -> Ints:
-    """Where the templates are found, longer ones first, one behind the other; what lies between belongs to none."""
+    """Where the templates are found, longer ones first, one behind the other; what is between belongs to none."""
     taken = np.zeros(len(names), dtype=bool)
     begins: list[tuple[int, int]] = []
     for template in sorted(templates, key=len, reverse=True):

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Computation from a PyTorch profiler's trace (chrome's JSON, as torch.profiler exports it), on the run's clock.
 
-The profiler counts time from an origin of its own. NCCL's kernels are in its trace and in ours, so the difference of
-their starts that most of them agree on ties the two clocks together.
+The profiler counts time from an origin of its own. NCCL's kernels are in its trace and in ours. The difference of their
+starts that most of them agree on ties the two clocks together.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ def read_kineto(path: Path, rank: int | None, kernels: pl.DataFrame, numbers: Ma
     if rank is None:
         raise ValueError(f"{path.name} names no rank: add the rank to the file name, {path.name}:0")
     events = [event for event in trace.traceEvents if event.ph == "X" and event.cat in COMPUTING]
-    ours = [bool(_NCCL.search(event.name)) and event.cat == "kernel" for event in events]
+    is_nccl = [bool(_NCCL.search(event.name)) and event.cat == "kernel" for event in events]
     # Microseconds since 1970 with three decimals are at the end of what a double holds: take the origin off first.
     try:
         start = np.array([float(event.ts) for event in events])
@@ -103,18 +103,18 @@ def read_kineto(path: Path, rank: int | None, kernels: pl.DataFrame, numbers: Ma
     origin = float(np.floor(start.min()))
     begin = np.rint((start - origin) * 1e3).astype(np.int64)
     end = begin + np.rint([event.dur * 1e3 for event in events]).astype(np.int64)
-    nccl = np.array(ours)
+    nccl = np.array(is_nccl)
     if not nccl.any():
         raise ValueError(f"{path.name} has no NCCL kernel: nothing ties its clock to the run's")
-    found: list[tuple[int, int, float, float]] = []
+    candidates: list[tuple[int, int, float, float]] = []
     for each in (each for each, number in numbers.items() if number == rank):
-        mine = kernels.filter(pl.col("rank") == each).sort("start_ns")
-        if len(mine):
-            times = mine["start_ns"].to_numpy(), mine["duration_ns"].to_numpy()
-            found.append((each, *align(begin[nccl], (end - begin)[nccl], *times)))
-    if not found:
+        rank_kernels = kernels.filter(pl.col("rank") == each).sort("start_ns")
+        if len(rank_kernels):
+            times = rank_kernels["start_ns"].to_numpy(), rank_kernels["duration_ns"].to_numpy()
+            candidates.append((each, *align(begin[nccl], (end - begin)[nccl], *times)))
+    if not candidates:
         raise ValueError(f"{path.name}: the run has no timed kernel of rank {rank}")
-    each, offset, matched, off = max(found, key=lambda one: one[2])
+    each, offset, matched, off = max(candidates, key=lambda one: one[2])
     if matched < AGREE:
         raise ValueError(
             f"{path.name}: only {percent(100 * matched)} of its NCCL kernels are in the run's trace of rank {rank}:"
@@ -127,37 +127,37 @@ def read_kineto(path: Path, rank: int | None, kernels: pl.DataFrame, numbers: Ma
 def _unpacked(data: bytes) -> bytes:
     """What is in a gzip file, up to MOST_PROFILE: a few MiB may hold very much."""
     with gzip.open(io.BytesIO(data)) as file:
-        found = file.read(MOST_PROFILE + 1)
-    if len(found) > MOST_PROFILE:
+        unpacked = file.read(MOST_PROFILE + 1)
+    if len(unpacked) > MOST_PROFILE:
         raise OSError(f"more than {MOST_PROFILE:,} bytes when unpacked")
-    return found
+    return unpacked
 
 
-def align(theirs: Ints, their_lengths: Ints, ours: Ints, our_lengths: Ints) -> tuple[int, float, float]:
-    """What to add to `theirs` (starts, ns, ascending or not) to get `ours`: the offset, the share of theirs that then
-    have a counterpart within CLOSE_NS, and the median distance, ns. Kernels of one another are as long as each other.
+def align(torch_ns: Ints, their_lengths: Ints, nccl_ns: Ints, our_lengths: Ints) -> tuple[int, float, float]:
+    """The offset from `torch_ns` to `nccl_ns` (starts, ns, ascending or not). Then the share of torch's that have
+    a counterpart within CLOSE_NS, and the median distance, ns. Kernels of one another are as long as each other.
     """
-    order = np.argsort(theirs)
-    theirs, their_lengths = theirs[order], their_lengths[order]
-    picked = np.linspace(0, len(theirs) - 1, min(len(theirs), MOST_PAIRED)).astype(np.int64)
+    order = np.argsort(torch_ns)
+    torch_ns, their_lengths = torch_ns[order], their_lengths[order]
+    picked = np.linspace(0, len(torch_ns) - 1, min(len(torch_ns), MOST_PAIRED)).astype(np.int64)
     apart: list[Ints] = []
-    for start, length in zip(theirs[picked].tolist(), their_lengths[picked].tolist(), strict=True):
+    for start, length in zip(torch_ns[picked].tolist(), their_lengths[picked].tolist(), strict=True):
         alike = np.abs(our_lengths - length) < 0.1 * length + 5_000
-        apart.append(ours[alike] - start)
+        apart.append(nccl_ns[alike] - start)
     differences = np.concatenate(apart)
     if not len(differences):
         return 0, 0.0, 0.0
     bins, counts = np.unique(differences // BIN_NS, return_counts=True)
-    # A peak may lie across the edge of two bins; of several as high, as in a periodic job, the closest fit counts.
+    # A peak may be across the edge of two bins; of several as high, as in a periodic job, the closest fit counts.
     both = counts + np.where(np.append(np.diff(bins) == 1, False), np.append(counts[1:], 0), 0)
     best = (0, 0.0, 0.0)
     for at in np.argsort(-both, kind="stable")[:16].tolist():
         near = differences[(differences >= bins[at] * BIN_NS) & (differences < (bins[at] + 2) * BIN_NS)]
         offset = int(np.median(near))
-        index = np.clip(np.searchsorted(ours, theirs + offset), 1, max(len(ours) - 1, 1))
-        last = len(ours) - 1
+        index = np.clip(np.searchsorted(nccl_ns, torch_ns + offset), 1, max(len(nccl_ns) - 1, 1))
+        last = len(nccl_ns) - 1
         distance = np.minimum(
-            np.abs(ours[np.minimum(index, last)] - theirs - offset), np.abs(ours[index - 1] - theirs - offset)
+            np.abs(nccl_ns[np.minimum(index, last)] - torch_ns - offset), np.abs(nccl_ns[index - 1] - torch_ns - offset)
         )
         close = distance < CLOSE_NS
         share = float(close.mean())

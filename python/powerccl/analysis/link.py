@@ -14,8 +14,8 @@ from powerccl.quantities import plural
 NO_PROFILE = "no platform profile"  # the reason of all rows, then
 NOISE = 0.1  # of a kernel's time: when so little is left without waiting, it is more noise than transfer
 
-# Times the uncertainty of ranks' clocks. A transfer shorter than that may come out a third too fast; at half of it one
-# comes out above the link now and then, at double small collectives have no bandwidth without waiting.
+# Times the uncertainty of ranks' clocks. A transfer shorter than that may come out a third too fast. At half of it one
+# comes out above the link now and then; at double small collectives have no bandwidth without waiting.
 CLEARLY = 4
 
 
@@ -30,7 +30,7 @@ def link_rows(
     if not len(kernels):
         return []
     length = long_ns()
-    # Whoever came last has waited for nobody.
+    # The rank that came last has not waited.
     left = pl.when(pl.col("waiting_ns") >= 0).then((length - pl.col("waiting_ns")).clip(lower_bound=1))
     clear = (left >= NOISE * length) & (left > CLEARLY * 1e3 * uncertainty_us)
     table = (
@@ -59,7 +59,7 @@ def _row(row: dict[str, object], reference: Reference | None) -> LinkRow:
     busbw, transfer = _float(row["busbw"]) or 0.0, _float(row["transfer"])
     if (_float(row["left"]) or 0.0) < NOISE:
         transfer = None
-    found = LinkRow(
+    link_row = LinkRow(
         pattern=pattern,
         size_class_bytes=int(str(row["size_class"])),
         operations=int(str(row["count"])),
@@ -68,16 +68,16 @@ def _row(row: dict[str, object], reference: Reference | None) -> LinkRow:
         transfer_gbs=transfer,
     )
     if reference is None:
-        found.reason = NO_PROFILE
+        link_row.reason = NO_PROFILE
     elif {row["most_ranks"], row["least_ranks"]} != {reference.gpus}:
-        found.reason = f"the profile is for {plural(reference.gpus, 'GPU')}"
+        link_row.reason = f"the profile is for {plural(reference.gpus, 'GPU')}"
     else:
-        found.profile_gbs = profile_busbw(reference, pattern, _float(row["size"]) or 0.0)
-        if found.profile_gbs:
-            found.change_pct = 100 * ((busbw if transfer is None else transfer) / found.profile_gbs - 1)
+        link_row.profile_gbs = profile_busbw(reference, pattern, _float(row["size"]) or 0.0)
+        if link_row.profile_gbs:
+            link_row.change_pct = 100 * ((busbw if transfer is None else transfer) / link_row.profile_gbs - 1)
         else:
-            found.reason = "not in the profile"
-    return found
+            link_row.reason = "not in the profile"
+    return link_row
 
 
 def _float(value: object) -> float | None:

@@ -94,7 +94,7 @@ def _per_rank(times: dict[str, Any], ranks: int) -> dict[str, Any]:
 def _threads(processes: pl.DataFrame, totals: pl.DataFrame) -> dict[int, int]:
     """How many threads of each rank called MPI at a time; of a rank's processes, the one with most counts."""
     said = processes.select("rank", "threads")
-    # A process that was killed may have told of its calls only.
+    # A process that was killed may have reported its calls only.
     seen = (
         totals.group_by("trace", "rank", maintain_order=True)
         .agg((pl.col("thread").max() + 1).alias("threads"))
@@ -115,9 +115,9 @@ def _grouped(totals: pl.DataFrame, *keys: str) -> pl.DataFrame:
 
 
 def _rows(totals: pl.DataFrame, ranks: int) -> list[MpiRow]:
-    found = _grouped(totals, "function", "size_class_bytes").sort("call_ns", descending=True)
+    groups = _grouped(totals, "function", "size_class_bytes").sort("call_ns", descending=True)
     rows = []
-    for row in found.iter_rows(named=True):
+    for row in groups.iter_rows(named=True):
         times = _times(row)
         names = {"function": row["function"], "size_class_bytes": row["size_class_bytes"]}
         rows.append(MpiRow(**names, **times, **_per_rank(times, ranks)))
@@ -125,9 +125,9 @@ def _rows(totals: pl.DataFrame, ranks: int) -> list[MpiRow]:
 
 
 def _comms(totals: pl.DataFrame) -> list[MpiComm]:
-    found = _grouped(totals, "job", "comm_id").sort("call_ns", descending=True)
+    groups = _grouped(totals, "job", "comm_id").sort("call_ns", descending=True)
     comms = []
-    for row in found.iter_rows(named=True):
+    for row in groups.iter_rows(named=True):
         of_it = totals.filter((pl.col("comm_id") == row["comm_id"]) & (pl.col("job") == row["job"]))
         named = of_it.filter(pl.col("comm_name") != "")["comm_name"]
         comms.append(
@@ -172,14 +172,14 @@ def _imbalance(totals: pl.DataFrame) -> list[MpiImbalance]:
     collective = totals.filter(pl.col("function").is_in(_COLLECTIVE_NAMES) & (pl.col("nranks") > 1))
     names = ["function", "job", "comm_id", "comm_name", "nranks"]
     per_rank = _grouped(collective, *names, "rank")
-    found = []
+    imbalances = []
     for (function, _, comm_id, name, nranks), rows in per_rank.group_by(names, maintain_order=True):
         longest_ns = rows["call_ns"].to_numpy().max()
         if len(rows) != nranks or longest_ns <= 0:
             continue
         waits_ns = rows["wait_ns"].to_numpy()
         spread_ns = waits_ns.max() - waits_ns.min()
-        found.append(
+        imbalances.append(
             MpiImbalance(
                 function=str(function),
                 comm_id=int(str(comm_id)),
@@ -193,4 +193,4 @@ def _imbalance(totals: pl.DataFrame) -> list[MpiImbalance]:
                 time_max_s=float(longest_ns / 1e9),
             )
         )
-    return sorted(found, key=lambda one: one.wait_min_s - one.wait_max_s)
+    return sorted(imbalances, key=lambda one: one.wait_min_s - one.wait_max_s)

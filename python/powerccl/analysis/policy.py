@@ -17,11 +17,11 @@ def policy_outcome(run: RunData) -> PolicyOutcome | None:
     if rows.is_empty():
         return None
     ranks = [_of_rank(row) for row in rows.iter_rows(named=True)]
-    found = [rank for rank in ranks if rank.calls] or ranks
-    judged = [rank for rank in found if rank.slowdown_pct is not None]
-    worst = max(judged, key=lambda rank: rank.slowdown_pct or 0.0, default=found[0])
-    managed = max(found, key=lambda rank: rank.managed)
-    clocks = [rank.clock_mhz for rank in found if rank.clock_mhz]
+    learned = [rank for rank in ranks if rank.calls] or ranks
+    judged = [rank for rank in learned if rank.slowdown_pct is not None]
+    worst = max(judged, key=lambda rank: rank.slowdown_pct or 0.0, default=learned[0])
+    managed = max(learned, key=lambda rank: rank.managed)
+    clocks = [rank.clock_mhz for rank in learned if rank.clock_mhz]
     return PolicyOutcome(
         policy=(run.info.policy if run.info else "") or run.ranks[0].policy,
         budget_pct=run.info.slowdown_pct if run.info else None,
@@ -29,7 +29,7 @@ def policy_outcome(run: RunData) -> PolicyOutcome | None:
         calls=managed.calls,
         iterations=managed.iterations,
         managed=managed.managed,
-        iteration_s=fmean(rank.iteration_s for rank in found),
+        iteration_s=fmean(rank.iteration_s for rank in learned),
         clock_mhz=round(fmean(clocks)) if clocks else 0,
         clock_least_mhz=min(clocks, default=0),
         clock_most_mhz=max(clocks, default=0),

@@ -71,8 +71,8 @@ def can_be(name: str, value: float) -> bool:
     return within is None or within[0] - SLACK <= value <= within[1] * (1 + SLACK) + SLACK
 
 
-def check(found: msgspec.Struct) -> list[str]:
-    """Set what cannot be to None, everywhere in `found`; a row of which a figure must be known is left out.
+def check(finding: msgspec.Struct) -> list[str]:
+    """Set what cannot be to None, everywhere in `finding`; a row of which a figure must be known is left out.
 
     Returns what was wrong, a line a field.
 
@@ -80,47 +80,47 @@ def check(found: msgspec.Struct) -> list[str]:
         ValueError: a figure cannot be that must be known, and is of no row.
     """
     wrong: dict[str, list[str]] = {}
-    if not _checked(found, wrong):
+    if not _checked(finding, wrong):
         raise ValueError(next(iter(wrong.values()))[0])
     return [lines[0] + (f" (and {len(lines) - 1} more)" if len(lines) > 1 else "") for lines in wrong.values()]
 
 
-def _checked(found: msgspec.Struct, wrong: dict[str, list[str]]) -> bool:
+def _checked(finding: msgspec.Struct, wrong: dict[str, list[str]]) -> bool:
     """False: one of its figures cannot be, and its type does not allow for that."""
-    optional = _optional(type(found))
+    optional = _optional(type(finding))
     kept = True
-    for name, value in _figures(found):
+    for name, value in _figures(finding):
         text = "" if can_be(name, value) else f"{_words(name)} is not known: the result was {_how(name, value)}"
-        kept &= _drop(found, name, text, optional, wrong)
+        kept &= _drop(finding, name, text, optional, wrong)
     for part, whole in PARTS:
-        mine, its = getattr(found, part, None), getattr(found, whole, None)
-        if mine is not None and its is not None and mine > its * (1 + SLACK) + SLACK:
+        part_value, whole_value = getattr(finding, part, None), getattr(finding, whole, None)
+        if part_value is not None and whole_value is not None and part_value > whole_value * (1 + SLACK) + SLACK:
             text = f"{_words(part)} is not known: the result was above {_words(whole)}"
-            kept &= _drop(found, part, text, optional, wrong)
-    for name in found.__struct_fields__:
-        value = getattr(found, name)
+            kept &= _drop(finding, part, text, optional, wrong)
+    for name in finding.__struct_fields__:
+        value = getattr(finding, name)
         if isinstance(value, msgspec.Struct):
             if not _checked(value, wrong):
                 if name not in optional:
                     return False
-                setattr(found, name, None)
+                setattr(finding, name, None)
         elif isinstance(value, list) and value and isinstance(value[0], msgspec.Struct):
-            setattr(found, name, [each for each in value if _checked(each, wrong)])
+            setattr(finding, name, [each for each in value if _checked(each, wrong)])
     return kept
 
 
-def _drop(found: msgspec.Struct, name: str, text: str, optional: frozenset[str], wrong: dict[str, list[str]]) -> bool:
+def _drop(finding: msgspec.Struct, name: str, text: str, optional: frozenset[str], wrong: dict[str, list[str]]) -> bool:
     if not text:
         return True
-    wrong.setdefault(f"{type(found).__name__}.{name}", []).append(text)
+    wrong.setdefault(f"{type(finding).__name__}.{name}", []).append(text)
     if name in optional:
-        setattr(found, name, None)
+        setattr(finding, name, None)
     return name in optional
 
 
-def _figures(found: msgspec.Struct) -> Iterator[tuple[str, float]]:
-    for name in found.__struct_fields__:
-        value = getattr(found, name)
+def _figures(finding: msgspec.Struct) -> Iterator[tuple[str, float]]:
+    for name in finding.__struct_fields__:
+        value = getattr(finding, name)
         if isinstance(value, float):
             yield name, value
 

@@ -75,9 +75,9 @@ def plain(value: Any) -> Any:
     raise NotImplementedError(f"{type(value).__name__} in findings")
 
 
-def encode(found: ReportFindings) -> bytes:
+def encode(findings: ReportFindings) -> bytes:
     """The findings as indented JSON; NaN becomes null."""
-    return clean.to_json(found, indent=2, enc_hook=plain)
+    return clean.to_json(findings, indent=2, enc_hook=plain)
 
 
 @dataclass
@@ -127,7 +127,7 @@ def report(
     add_costs(matched, kernels, breakdown.sets)
     summary.shares = of_job(breakdown.ranks, work, summary.communication)
     add_startup(summary.shares, run, work, curves)
-    found = ReportFindings(
+    findings = ReportFindings(
         window_s=_seconds(run),
         summary=summary,
         ranks=breakdown.ranks,
@@ -143,23 +143,23 @@ def report(
         counts=_counts(run, calls, kernels),
         notes=notes,
     )
-    _reconcile(found)
-    found.notes += possible.check(found)
+    _reconcile(findings)
+    findings.notes += possible.check(findings)
     spans = list(work.spans.values())
     together = (min(first for first, _ in spans), max(last for _, last in spans)) if spans else None
-    return Report(found, run, calls, kernels, built.waits, together, matched.waiting_ns)
+    return Report(findings, run, calls, kernels, built.waits, together, matched.waiting_ns)
 
 
-def _reconcile(found: ReportFindings) -> None:
+def _reconcile(findings: ReportFindings) -> None:
     """One figure for one thing, and parts that add up to the run's own total.
 
     The regression dates the steps again, so that its sums differ from the run's. What communication and idling leave is
     computation, as far as the regression explains it.
     """
-    energy, total = found.energy, found.summary.energy.joules
-    _same_operations(found)
-    communication, idle = found.summary.communication, energy.joules_idle or 0.0
-    whole = not (energy.joules_total is None or energy.reason or found.summary.energy.reason)
+    energy, total = findings.energy, findings.summary.energy.joules
+    _same_operations(findings)
+    communication, idle = findings.summary.communication, energy.joules_idle or 0.0
+    whole = not (energy.joules_total is None or energy.reason or findings.summary.energy.reason)
     if total is None or communication.joules is None or not whole:
         _without_parts(energy)
         return
@@ -177,7 +177,7 @@ def _reconcile(found: ReportFindings) -> None:
     energy.joules_unexplained = rest - energy.joules_computation
     sums = [kind.joules for kind in energy.kinds if kind.joules is not None]
     if sum(sums) > energy.joules_communication_high:
-        for kind in energy.kinds:  # kinds are told apart another way: more than their whole they are not
+        for kind in energy.kinds:  # kinds come from another method, and must not exceed their sum
             kind.joules = None
 
 
@@ -187,10 +187,10 @@ def _without_parts(energy: EnergyFindings) -> None:
     energy.joules_idle = energy.joules_unexplained = None
 
 
-def _same_operations(found: ReportFindings) -> None:
+def _same_operations(findings: ReportFindings) -> None:
     """Energy of an operation is one figure: that of the summary's pattern, which long stretches tell best."""
-    rows = {(row.pattern, row.size_class_bytes): row for row in found.summary.patterns}
-    for kind in found.energy.kinds:
+    rows = {(row.pattern, row.size_class_bytes): row for row in findings.summary.patterns}
+    for kind in findings.energy.kinds:
         row = rows.get((kind.pattern, kind.size_class_bytes))
         if row is None or row.joules_per_operation == kind.joules_per_operation:
             continue
@@ -201,7 +201,7 @@ def _same_operations(found: ReportFindings) -> None:
         if kind.low is None or kind.high is None or not kind.low <= value <= kind.high:
             kind.low = kind.high = None
         row.joules_low, row.joules_high = kind.low, kind.high
-        time_s = kind.time_s * max(len(found.summary.gpus), 1) / max(kind.operations, 1)
+        time_s = kind.time_s * max(len(findings.summary.gpus), 1) / max(kind.operations, 1)
         kind.watts = value / time_s if time_s > 0 else None
         if not kind.resolved:
             kind.resolved, kind.reason = True, ""
@@ -209,17 +209,17 @@ def _same_operations(found: ReportFindings) -> None:
 
 
 def _exposure(built: RunTables, curves: dict[str, EnergyCurve], reference: Reference | None) -> Exposure:
-    """Exposed communication, as far as something tells of it; NONE and why where nothing does."""
+    """Exposed communication, as far as records show it; NONE and the reason if they do not."""
     if built.marks:
         return built.marks
     watts = alone_watts(built.kernels, reference)
     if len(built.kernels) and watts is None:
         why = "not known: the job's streams have no marks, and no platform profile has the power of communication"
         return Exposure({}, NONE, why)
-    found = exposure(built.waits, built.kernels, curves, watts)
-    if found.source == ESTIMATED and found.uncertainty_pct >= 100:
-        return Exposure({}, NONE, "not known: " + found.why.partition(": all communication")[0])
-    return found
+    estimated = exposure(built.waits, built.kernels, curves, watts)
+    if estimated.source == ESTIMATED and estimated.uncertainty_pct >= 100:
+        return Exposure({}, NONE, "not known: " + estimated.why.partition(": all communication")[0])
+    return estimated
 
 
 def _keep_samples(run: RunData) -> None:
@@ -241,7 +241,7 @@ def _seconds(run: RunData) -> tuple[float, float] | None:
 def _profiled(
     run: RunData, kineto: Sequence[tuple[Path, int | None]], kernels: pl.DataFrame, notes: list[str]
 ) -> dict[int, Profiled]:
-    found: dict[int, Profiled] = {}
+    profiles: dict[int, Profiled] = {}
     numbers = {trace.rank: trace.number for trace in run.ranks}
     names = {trace.rank: trace.rank_name for trace in run.ranks}
     for path, rank in kineto:
@@ -250,14 +250,14 @@ def _profiled(
         except (ValueError, OSError) as error:
             notes.append(f"profiler trace not used: {error}")
             continue
-        found[profile.rank] = profile
+        profiles[profile.rank] = profile
         name, length_s = names[profile.rank] or profile.rank, (profile.stop_ns - profile.start_ns) / 1e9
         notes.append(
             f"{path.name}: rank {name}, {seconds(length_s)};"
             f" {percent(profile.matched_pct)} of its NCCL kernels found in the trace,"
             f" {microseconds(profile.off_us)} apart"
         )
-    return found
+    return profiles
 
 
 def _counts(run: RunData, calls: pl.DataFrame, kernels: pl.DataFrame) -> list[CountRow]:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What `powerccl report` finds beside a run's summary. None means not known; every number's reason stands beside it."""
+"""What `powerccl report` finds beside a run's summary. None means not known; the reason is beside each number."""
 
 from __future__ import annotations
 
@@ -136,8 +136,8 @@ class CountRow(msgspec.Struct, kw_only=True):
 class Reference(msgspec.Struct, kw_only=True):
     """What a profile says at the highest clock: [bytes, GB/s, W of a GPU or None], by pattern, sizes rising.
 
-    idle_watts: of a GPU that is awake and has nothing to do; warming: what a W that a GPU draws in the long run adds to
-    that by its warmth. None: not known.
+    idle_watts: of a GPU that is awake and has nothing to do. warming: how much more a GPU draws by its warmth, for each
+    W that it draws in the long run. None: not known.
     """
 
     name: str

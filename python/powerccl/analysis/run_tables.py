@@ -33,9 +33,9 @@ Window = tuple[int, int]  # host times, ns, from and to
 class RunTables:
     """`kernels` are those of the window, `inside` says which of `all_kernels` these are.
 
-    `kernels` also has `inside_ns`: how much of its duration lies in the window. `waits` are of the whole run, and end
-    where their kernels do. `marks`: exposed communication of the whole run as marks in the job's streams tell it; None:
-    there are none. A window that lies in a pause of the marks needs those before and behind it.
+    `kernels` also has `inside_ns`: how much of its duration is in the window. `waits` are of the whole run, and end
+    where their kernels do. `marks`: exposed communication of the whole run as marks in the job's streams show it; None:
+    there are none. A window inside a pause of the marks needs those before and behind it.
     """
 
     run: RunData
@@ -74,7 +74,7 @@ def run_tables(run: RunData, window: Window | None = None) -> RunTables:
     """The tables of a run; `window` takes a part of it."""
     kernels = tables.kernels(run)
     waits = aligned(tables.waits(run), kernels)
-    found = RunTables(
+    built = RunTables(
         run=run,
         window=None,
         all_kernels=kernels,
@@ -83,4 +83,4 @@ def run_tables(run: RunData, window: Window | None = None) -> RunTables:
         waits=waits,
         marks=from_marks(waits, kernels, window) if len(waits) else None,
     )
-    return found.within(window) if window else found
+    return built.within(window) if window else built

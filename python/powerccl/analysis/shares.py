@@ -2,7 +2,7 @@
 """How much of a job's time is communication, how much of that is exposed: one definition for every output.
 
 Working time: of each rank from its first communication to its last. Where the first iteration is far longer than the
-others, since it compiles or loads, from the second; unless much was communicated before it. Start-up is what lies
+others, since it compiles or loads, from the second; unless much was communicated before it. Start-up is what comes
 before: imports, data, compilation. It is named, and in no share.
 
 Communicating: a kernel of communication runs on the GPU. Exposed: the part of that in which nothing computes beside it.
@@ -65,18 +65,18 @@ class Working:
 
 
 def working(run: RunData, calls: pl.DataFrame, kernels: pl.DataFrame, window: tuple[int, int] | None = None) -> Working:
-    """The working time of each rank that communicated; of a window (host ns), what of it lies inside."""
+    """The working time of each rank that communicated; of a window (host ns), the part of it inside."""
     window = window or run.window
-    found = Working()
+    work = Working()
     ends = _ends(calls, kernels)
-    found.cuts = _cuts([trace for trace in run.ranks if trace.rank in ends], calls, kernels, window)
+    work.cuts = _cuts([trace for trace in run.ranks if trace.rank in ends], calls, kernels, window)
     starts = tables.by_rank(kernels, "start_ns")
     by_iteration: dict[tuple[str, int], int] = {}
     for trace in run.ranks:
-        if trace.rank not in ends or trace.rank in found.spans:
+        if trace.rank not in ends or trace.rank in work.spans:
             continue
         first, last = ends[trace.rank]
-        cut = found.cuts[trace.host, trace.job]
+        cut = work.cuts[trace.host, trace.job]
         begin = _first_iteration(cut, starts.get(trace.rank, kernels[:0])["start_ns"], first)
         if begin is not None and begin < last:
             first = begin
@@ -84,19 +84,19 @@ def working(run: RunData, calls: pl.DataFrame, kernels: pl.DataFrame, window: tu
         if window:
             first, last = max(first, window[0]), min(last, window[1])
         if first < last:
-            found.spans[trace.rank] = (first, last)
+            work.spans[trace.rank] = (first, last)
     for place, begin in by_iteration.items():  # iterations of the start-up are in no mean
-        edges = found.cuts[place].edges
-        found.cuts[place].edges = edges[edges[:, 0] >= begin]
-    found.uncovered_ns = _uncovered_ns(run, found.spans, window)
+        edges = work.cuts[place].edges
+        work.cuts[place].edges = edges[edges[:, 0] >= begin]
+    work.uncovered_ns = _uncovered_ns(run, work.spans, window)
     info = run.info
-    here = [found.spans[t.rank][0] for t in run.ranks if t.rank in found.spans and (not info or t.host == info.host)]
+    here = [work.spans[t.rank][0] for t in run.ranks if t.rank in work.spans and (not info or t.host == info.host)]
     if here and info and info.start_ns > 0 and not window:
-        found.startup_ns = (info.start_ns, max(min(here), info.start_ns))
-        found.first_ns = [ends[t.rank][0] for t in run.ranks if t.rank in found.spans and t.host == info.host]
-        found.startup_s = (found.startup_ns[1] - info.start_ns) / 1e9
-        found.startup_until = FIRST_ITERATION if by_iteration else FIRST_COMMUNICATION
-    return found
+        work.startup_ns = (info.start_ns, max(min(here), info.start_ns))
+        work.first_ns = [ends[t.rank][0] for t in run.ranks if t.rank in work.spans and t.host == info.host]
+        work.startup_s = (work.startup_ns[1] - info.start_ns) / 1e9
+        work.startup_until = FIRST_ITERATION if by_iteration else FIRST_COMMUNICATION
+    return work
 
 
 def _uncovered_ns(run: RunData, spans: dict[int, tuple[int, int]], window: tuple[int, int] | None) -> int:
@@ -119,17 +119,17 @@ def _uncovered_ns(run: RunData, spans: dict[int, tuple[int, int]], window: tuple
 def _ends(calls: pl.DataFrame, kernels: pl.DataFrame) -> dict[int, tuple[int, int]]:
     """Of each rank, its first communication's start and its last one's end; by its calls where many were not timed."""
     ran = kernels.group_by("rank", maintain_order=True).agg(pl.len(), pl.col("start_ns").min(), pl.col("stop_ns").max())
-    found = {rank: (count, first, last) for rank, count, first, last in ran.iter_rows()}
+    ends = {rank: (count, first, last) for rank, count, first, last in ran.iter_rows()}
     made = (
         calls.filter(~pl.col("captured"))
         .group_by("rank", maintain_order=True)
         .agg(pl.len(), first=pl.col("start_ns").min(), last=pl.col("start_ns").max())
     )
     for rank, count, first, last in made.iter_rows():
-        timed, begin, end = found.get(rank, (0, first, last))
+        timed, begin, end = ends.get(rank, (0, first, last))
         if timed < ALL_TIMED * count:
-            found[rank] = (timed, min(begin, first), max(end, last))
-    return {rank: (first, last) for rank, (_, first, last) in found.items()}
+            ends[rank] = (timed, min(begin, first), max(end, last))
+    return {rank: (first, last) for rank, (_, first, last) in ends.items()}
 
 
 def _cuts(
@@ -148,23 +148,23 @@ def _cuts(
 def _cut(
     window: tuple[int, int] | None, gaps: list[tuple[int, int]], calls: pl.DataFrame, kernels: pl.DataFrame
 ) -> Cut:
-    found = cut(calls, kernels)
+    iterations = cut(calls, kernels)
     if window:
-        inside = (found.edges[:, 0] >= window[0]) & (found.edges[:, 1] <= window[1])
-        found.edges = found.edges[inside]
+        inside = (iterations.edges[:, 0] >= window[0]) & (iterations.edges[:, 1] <= window[1])
+        iterations.edges = iterations.edges[inside]
     for begin, end in gaps:  # a restart is no iteration
-        kept = found.edges[(found.edges[:, 0] > end) | (found.edges[:, 1] < begin)]
-        found.edges = kept if len(kept) > 1 else kept[:0]
-    return found
+        kept = iterations.edges[(iterations.edges[:, 0] > end) | (iterations.edges[:, 1] < begin)]
+        iterations.edges = kept if len(kept) > 1 else kept[:0]
+    return iterations
 
 
-def _first_iteration(found: Cut, starts: pl.Series, first_ns: int) -> int | None:
+def _first_iteration(iterations: Cut, starts: pl.Series, first_ns: int) -> int | None:
     """When the first regular iteration begins; None: no sooner or later than `first_ns`, or much came before it."""
-    if len(found.edges) < 2:
+    if len(iterations.edges) < 2:
         return None
-    lengths = found.edges[:, 1] - found.edges[:, 0]
+    lengths = iterations.edges[:, 1] - iterations.edges[:, 0]
     long = SLOW_START * np.median(lengths)
-    begin = int(found.edges[np.argmax(lengths <= long), 0])
+    begin = int(iterations.edges[np.argmax(lengths <= long), 0])
     few = (starts < begin).sum() <= MOST_BEFORE * len(starts)
     return begin if few and begin - first_ns > long else None
 
@@ -177,29 +177,29 @@ def measure(sets: Sets, edges: iv.Intervals) -> dict[str, Floats]:
 
     span = (edges[:, 1] - edges[:, 0]) / 1e9
     communication = inside(sets.communication)
-    found = {"span_s": span, "communication_s": communication, "stalled_s": np.zeros(len(span))}
+    columns = {"span_s": span, "communication_s": communication, "stalled_s": np.zeros(len(span))}
     waiting = None if sets.waiting is None else iv.intersection(sets.communication, sets.waiting)
     if waiting is not None:
-        found["waiting_s"] = inside(waiting)
-        found["transfer_s"] = communication - found["waiting_s"]
+        columns["waiting_s"] = inside(waiting)
+        columns["transfer_s"] = communication - columns["waiting_s"]
     if sets.computation is not None:
         beside = iv.intersection(sets.communication, sets.computation)
-        found["overlapped_s"] = inside(beside)
-        found["exposed_s"] = communication - found["overlapped_s"]
-        found["computation_s"] = inside(sets.computation) - found["overlapped_s"]
+        columns["overlapped_s"] = inside(beside)
+        columns["exposed_s"] = communication - columns["overlapped_s"]
+        columns["computation_s"] = inside(sets.computation) - columns["overlapped_s"]
         if waiting is not None:
-            found["exposed_waiting_s"] = found["waiting_s"] - inside(iv.intersection(waiting, sets.computation))
+            columns["exposed_waiting_s"] = columns["waiting_s"] - inside(iv.intersection(waiting, sets.computation))
     elif sets.exposed is not None:
-        found["exposed_s"] = inside(iv.intersection(sets.communication, sets.exposed))
-        found["overlapped_s"] = communication - found["exposed_s"]
-        found["stalled_s"] = inside(sets.exposed) - found["exposed_s"]
+        columns["exposed_s"] = inside(iv.intersection(sets.communication, sets.exposed))
+        columns["overlapped_s"] = communication - columns["exposed_s"]
+        columns["stalled_s"] = inside(sets.exposed) - columns["exposed_s"]
         if waiting is not None:
-            found["exposed_waiting_s"] = inside(iv.intersection(waiting, sets.exposed))
-    found["rest_s"] = span - communication - found["stalled_s"]
+            columns["exposed_waiting_s"] = inside(iv.intersection(waiting, sets.exposed))
+    columns["rest_s"] = span - communication - columns["stalled_s"]
     if sets.computation is not None:
-        found["idle_s"] = found["rest_s"] - found["computation_s"]
+        columns["idle_s"] = columns["rest_s"] - columns["computation_s"]
     # Differences of sums of nanoseconds: what is below zero is rounding.
-    return {name: np.maximum(values, 0.0) for name, values in found.items()}
+    return {name: np.maximum(values, 0.0) for name, values in columns.items()}
 
 
 def whole(sets: Sets) -> Parts:
@@ -237,18 +237,18 @@ def of_stretches(gpus: Iterable[tuple[iv.Intervals, iv.Intervals | None]], stret
 
 def of_job(rows: Iterable[Parts], work: Working, counted: Communication) -> Shares:
     """The shares of a job, from its ranks' rows and the count of its calls."""
-    found = of_parts(rows)
-    found.startup_s, found.startup_until = work.startup_s, work.startup_until
+    shares = of_parts(rows)
+    shares.startup_s, shares.startup_until = work.startup_s, work.startup_until
     uncovered_s = work.uncovered_ns / 1e9
-    found.at_least = (
+    shares.at_least = (
         counted.timed_calls < ALL_TIMED * counted.calls or counted.untimed_captured_calls > 0 or counted.incomplete
     )
     if counted.incomplete:
         worked_s = sum(last - first for first, last in work.spans.values()) / 1e9
-        found.uncovered_pct = 100 * uncovered_s / (worked_s + uncovered_s) if worked_s + uncovered_s > 0 else None
+        shares.uncovered_pct = 100 * uncovered_s / (worked_s + uncovered_s) if worked_s + uncovered_s > 0 else None
     if counted.time_s is None:
-        found.reason = f"none of {plural(counted.calls + counted.captured_calls, 'call')} was timed"
+        shares.reason = f"none of {plural(counted.calls + counted.captured_calls, 'call')} was timed"
     elif counted.untimed_calls > MOST_UNTIMED * counted.calls:
-        found.communicating_pct = found.exposed_pct = None
-        found.reason = f"{counted.untimed_calls:,} of {plural(counted.calls, 'call')} were not timed"
-    return found
+        shares.communicating_pct = shares.exposed_pct = None
+        shares.reason = f"{counted.untimed_calls:,} of {plural(counted.calls, 'call')} were not timed"
+    return shares

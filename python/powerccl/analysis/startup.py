@@ -26,7 +26,7 @@ def add_startup(shares: Shares, run: RunData, work: Working, curves: dict[str, E
         (FIRST_COMMUNICATOR, [int(each.min()) for each in communicators if len(each)]),
         (FIRST_COMMUNICATION, work.first_ns),
     ]
-    edges = [(until, min(max(min(found), begin), end)) for until, found in times if found]
+    edges = [(until, min(max(min(marks), begin), end)) for until, marks in times if marks]
     edges = [edge for edge in edges if edge[1] < end] + [(work.startup_until, end)]
     gpus = {trace.gpu for trace in run.ranks}
     # Other hosts' clocks differ, so that energy until a moment is known of this host's GPUs alone.

@@ -37,7 +37,7 @@ class Matched:
 
     waiting_ns: Ints
     peers: Peers
-    # Of each kernel that waited: the rank that came last (-1: none did measurably), and how many ns it had waited when
+    # Of each kernel that waited: the rank that came last (-1: none did measurably). Then how many ns it had waited when
     # the next to last came.
     last_rank: Ints
     others_ns: Ints
@@ -71,7 +71,7 @@ def match(
     last = np.concatenate([first[1:], [len(order)]]) - 1
     group = np.cumsum(opens) - 1
     ranks = kernels["rank"].to_numpy()
-    # All members of the host, each once: else someone is missing whom the others may have waited for.
+    # All members of the host, each once: else a rank is missing that the others may have waited for.
     whole = last - first + 1 == members[order[first]]
     begin, end = start[order], kernels["stop_ns"].to_numpy()[order]
     ends_first = np.minimum.reduceat(end, first)
@@ -217,12 +217,12 @@ def _rank_rows(
     latest, behind = _by_rank(ranks[last][measurable]), behind[measurable]
     rows = []
     for trace in run.ranks:
-        mine = compared.get(trace.rank)
-        if mine is None:
+        own_rows = compared.get(trace.rank)
+        if own_rows is None:
             continue
-        count = len(mine)
-        usual = 100.0 * float(chances[mine].mean())
-        lags = behind[latest.get(trace.rank, mine[:0])] / 1e3
+        count = len(own_rows)
+        usual = 100.0 * float(chances[own_rows].mean())
+        lags = behind[latest.get(trace.rank, own_rows[:0])] / 1e3
         share = 100.0 * len(lags) / count
         quarter = np.quantile(lags, [0.25, 0.5, 0.75]).tolist() if len(lags) else [None] * 3
         rows.append(

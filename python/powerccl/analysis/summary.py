@@ -55,7 +55,7 @@ ROUTINE_NOTE = "gpu clock offset_ns"  # the runtime's own estimate, kept for che
 # A stretch must last so many updates of the counter for its energy to be its own.
 LONG_IN_UPDATES = 5.0
 MOSTLY_LONG = 0.9  # of the operations
-# What energy went into takes a tenth of a second of a core for each second of a run. Jobs of hours are told by a part.
+# Attribution takes a tenth of a second of a core for each second of a run. Of a long job, a part is attributed.
 LONG_NS, PART_NS = 240_000_000_000, 120_000_000_000
 
 
@@ -85,9 +85,8 @@ def summarise(
 
     `shares`: where they are known already; else exposed communication is as marks in the job's streams tell it.
 
-    `energy`: what `attribute` found of the same, where that is there already; else `reference` is for it, and a run of
-    more than four minutes is told by two from its middle. `built`: the tables of the same window, where they are there
-    already.
+    `energy`: what `attribute` found of the same; without it, `reference` is for attribution. Of a run longer than four
+    minutes, two minutes of its middle are attributed. `built`: the tables of the same window, if they exist already.
     """
     built = built or run_tables(run, window)
     calls, kernels = built.calls, built.kernels
@@ -161,16 +160,16 @@ def _shares(run: RunData, built: RunTables, counted: Communication, curves: dict
     spans = dict(work.spans)
     of_ranks = tables.by_rank(kernels, "start_ns", "stop_ns")
     for trace in run.ranks:
-        mine = of_ranks.get(trace.rank)
-        if trace.rank not in spans or mine is None:
+        rank_kernels = of_ranks.get(trace.rank)
+        if trace.rank not in spans or rank_kernels is None:
             continue
         span = spans.pop(trace.rank)
-        busy = iv.clip(iv.union(mine["start_ns"].to_numpy(), mine["stop_ns"].to_numpy()), *span)
+        busy = iv.clip(iv.union(rank_kernels["start_ns"].to_numpy(), rank_kernels["stop_ns"].to_numpy()), *span)
         exposed = built.marks.exposed.get(trace.gpu) if built.marks else None
         rows.append(whole(Sets(busy, None, exposed, None, span)))
-    found = of_job(rows, work, counted)
-    add_startup(found, run, work, curves)
-    return found
+    shares = of_job(rows, work, counted)
+    add_startup(shares, run, work, curves)
+    return shares
 
 
 def _recording_pct(run: RunData) -> float | None:
@@ -215,17 +214,17 @@ def _wall_s(run: RunData) -> float | None:
 
 def _gpus(run: RunData) -> list[Gpu]:
     """The job's GPUs: those its ranks name, or those that it could see when no rank left a trace."""
-    found: dict[str, Gpu] = {}
+    gpus: dict[str, Gpu] = {}
     for rank in run.ranks:
-        gpu = found.setdefault(rank.gpu, Gpu(gpu=rank.gpu, host=rank.host, ranks=[]))
+        gpu = gpus.setdefault(rank.gpu, Gpu(gpu=rank.gpu, host=rank.host, ranks=[]))
         gpu.ranks.append(rank.rank)
         if rank.clock_map.pairs:
             gpu.clock_map_spread_us = max(gpu.clock_map_spread_us or 0.0, rank.clock_map.spread_ns / 1e3)
     if not run.ranks:
         for log, rows in job_samples(run):
             uuid = str(rows["uuid"][0])
-            found[uuid] = Gpu(gpu=uuid, host=log.host, ranks=[])
-    return list(found.values())
+            gpus[uuid] = Gpu(gpu=uuid, host=log.host, ranks=[])
+    return list(gpus.values())
 
 
 def _sample(
@@ -236,12 +235,12 @@ def _sample(
     part: tuple[int, int] | None,
 ) -> _Sampled:
     intervals = communicating.get(gpu.gpu, iv.EMPTY)
-    found = gpu_samples(run, gpu.gpu)
+    log_and_rows = gpu_samples(run, gpu.gpu)
     info = run.info
     window = (0, 1 << 62)
     if part:
         window = part
-    elif info and info.span and (found[0].host if found else gpu.host) == info.host:
+    elif info and info.span and (log_and_rows[0].host if log_and_rows else gpu.host) == info.host:
         window = info.span
     intervals = iv.clip(intervals, *window)
     gpu.communication_s = iv.length_ns(intervals) / 1e9
@@ -249,9 +248,9 @@ def _sample(
     span = window if window[1] < 1 << 62 else _span(run, gpu.host)
     if span:
         gpu.missing_s = (span[1] - span[0]) / 1e9
-    if found is None:
+    if log_and_rows is None:
         return _Sampled(gpu, whole, intervals, None, iv.EMPTY, span)
-    log, rows = found
+    log, rows = log_and_rows
     gpu.index = int(rows["gpu"][0])
     gpu.name = log.about.get(f"gpu{gpu.index}_name", "")
     time = rows["time_ns"].to_numpy()
@@ -326,7 +325,7 @@ def _missing(run: RunData, gpu: _Sampled, hosts: int) -> str:
     of_s = (gpu.span_ns[1] - gpu.span_ns[0]) / 1e9
     text = f"{name}: no power samples for {seconds(gpu.finding.missing_s)} of {seconds(of_s)}"
     tail_s = (gpu.span_ns[1] - (gpu.last_ns or 0)) / 1e9
-    # Samples that all lie before the run have no place in it.
+    # Samples before the run have no place in it.
     if of_s > tail_s > 0.9 * gpu.finding.missing_s:
         text += f", none after {seconds(of_s - tail_s)}"
     return text + why_unsampled(run, gpu.finding.host, iv.minus(np.array([gpu.span_ns]), gpu.covered))
@@ -393,34 +392,35 @@ def _communication(gpus: list[_Sampled]) -> Communication:
     )
 
 
-def _count(found: Communication, coverage: CallCoverage, gpus: list[Gpu]) -> None:
+def _count(communication: Communication, coverage: CallCoverage, gpus: list[Gpu]) -> None:
     """Count calls. A captured one is made once and runs at each replay of its graph.
 
     Where calls were made and none was timed, no time is known to be communication, or to be anything else.
     """
     calls = coverage.calls
     captured = calls.filter(pl.col("captured"))
-    found.calls = len(calls) - len(captured)
-    found.captured_calls = len(captured)
-    found.timed_calls = coverage.timed
-    found.untimed_calls = coverage.untimed
-    found.untimed_captured_calls = int((~captured["timed"]).sum())
-    if len(calls) and not coverage.timed and not found.time_s:
-        found.time_s = found.other_average_watts = found.other_clock_mhz = None
+    communication.calls = len(calls) - len(captured)
+    communication.captured_calls = len(captured)
+    communication.timed_calls = coverage.timed
+    communication.untimed_calls = coverage.untimed
+    communication.untimed_captured_calls = int((~captured["timed"]).sum())
+    if len(calls) and not coverage.timed and not communication.time_s:
+        communication.time_s = communication.other_average_watts = communication.other_clock_mhz = None
         for gpu in gpus:
             gpu.communication_s = gpu.other_watts = gpu.other_clock_mhz = None
 
 
-def _mark_incomplete(found: Communication, run: RunData) -> None:
+def _mark_incomplete(communication: Communication, run: RunData) -> None:
     """Where records of a rank are missing, what communication took is at least what was recorded of it."""
-    found.incomplete = any(trace.incomplete for trace in run.ranks)
-    if found.incomplete:
-        found.joules_at_least = found.joules if found.joules is not None else found.joules_at_least
-        found.joules = found.other_average_watts = found.other_clock_mhz = None
+    communication.incomplete = any(trace.incomplete for trace in run.ranks)
+    if communication.incomplete:
+        if communication.joules is not None:
+            communication.joules_at_least = communication.joules
+        communication.joules = communication.other_average_watts = communication.other_clock_mhz = None
 
 
 def _with_regression(
-    found: Communication,
+    communication: Communication,
     communicating: dict[str, iv.Intervals],
     findings: EnergyFindings,
     part: tuple[int, int] | None,
@@ -432,26 +432,27 @@ def _with_regression(
     low, high = findings.joules_communication_low, findings.joules_communication_high
     lengths = np.concatenate([spans[:, 1] - spans[:, 0] for spans in communicating.values()] or [np.zeros(0, np.int64)])
     short = lengths < LONG_IN_UPDATES * 1e6 * (findings.update_ms or 0.0)
-    partial = bool(findings.reason) or found.joules_at_least is not None
+    partial = bool(findings.reason) or communication.joules_at_least is not None
     if low is None or high is None or partial or lengths[short].sum() < 0.5 * lengths.sum():
-        return found
+        return communication
     seen_ns = sum(iv.length_ns(iv.clip(spans, *part)) for spans in communicating.values()) if part else lengths.sum()
     times = float(lengths.sum()) / max(float(seen_ns), 1.0)
-    found.joules = None if findings.joules_communication is None else times * findings.joules_communication
-    found.uncertainty_joules = times * (high - low) / 2
-    found.resolved = True
+    communication.joules = None if findings.joules_communication is None else times * findings.joules_communication
+    communication.uncertainty_joules = times * (high - low) / 2
+    communication.resolved = True
     time_s = float(lengths.sum()) / 1e9
-    found.average_watts = found.joules / time_s if found.joules is not None and time_s > 0 else None
-    found.other_average_watts = findings.computation_watts
-    return found
+    joules = communication.joules
+    communication.average_watts = joules / time_s if joules is not None and time_s > 0 else None
+    communication.other_average_watts = findings.computation_watts
+    return communication
 
 
-def _share_out(found: Communication, gpus: list[Gpu]) -> None:
+def _share_out(communication: Communication, gpus: list[Gpu]) -> None:
     """Give GPUs their parts of the regression's energy: it is of all of them, and theirs were split otherwise."""
     parts = [gpu.communication_joules for gpu in gpus if gpu.communication_joules is not None]
-    if found.joules is None or not sum(parts) or not found.resolved:
+    if communication.joules is None or not sum(parts) or not communication.resolved:
         return
-    scale = found.joules / sum(parts)
+    scale = communication.joules / sum(parts)
     for gpu in gpus:
         if gpu.communication_joules is None:
             continue
@@ -463,7 +464,7 @@ def _share_out(found: Communication, gpus: list[Gpu]) -> None:
 
 
 def _middle(kernels: pl.DataFrame) -> tuple[int, int] | None:
-    """The part of a long run that its energy is told by; None: all of it."""
+    """The part of a long run whose energy is attributed; None: all of it."""
     if not len(kernels):
         return None
     first, last = int(kernels["start_ns"].min() or 0), int(kernels["stop_ns"].max() or 0)  # type: ignore[arg-type]

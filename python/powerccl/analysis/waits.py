@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Waits and kernels on one clock.
 
-Kernels and waits come to the host's clock on different ways: waits through a reference that the marker renews every
-two seconds, and where the host was busy just then all waits up to the next one are late by up to a millisecond, which
-is as long as a small collective. A wait for a kernel ends with it, so how late they are can be seen.
+Kernels and waits come to the host's clock on different ways. Waits use a reference that the marker renews every two
+seconds. If the host was busy just then, all waits up to the next reference are late by up to a millisecond. A small
+collective is as long as that. A wait for a kernel ends with it, so how late they are can be seen.
 """
 
 from __future__ import annotations

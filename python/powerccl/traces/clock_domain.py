@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """GPU globaltimer onto the host's CLOCK_MONOTONIC.
 
-A rank learns of a kernel's start and stop some time after they happened: `seen = gpu + offset + delay`, delay >= 0 and
-mostly a few tens of microseconds. So the map is the line that lies below every (gpu, seen - gpu) pair and is closest to
-them: an edge of their lower convex hull, the one above the mean of the GPU times. Its slope is the clocks' drift.
+A rank learns of a kernel's start and stop some time after they happened: `seen = gpu + offset + delay`. The delay is
+positive and mostly a few tens of microseconds. So the map is the line below every (gpu, seen - gpu) pair that is
+closest to them. It is an edge of their lower convex hull, the one above the mean of the GPU times. Its slope is the
+clocks' drift.
 """
 
 from __future__ import annotations
@@ -54,11 +55,11 @@ def map_kernels(kernels: npt.NDArray[np.void]) -> ClockMap:
     Kernels that were timed with CUDA events (HOST_TIMES) have host times already, which say nothing of the map.
     """
     on_host = (kernels["flags"] & records.FLAG_HOST_TIMES) != 0
-    found = fit_clock_map(kernels[~on_host])
-    if found.pairs and on_host.any():
+    clock_map = fit_clock_map(kernels[~on_host])
+    if clock_map.pairs and on_host.any():
         for name in ("gpu_start_ns", "gpu_stop_ns"):
-            kernels[name][on_host] = found.to_gpu(kernels[name][on_host])
-    return found
+            kernels[name][on_host] = clock_map.to_gpu(kernels[name][on_host])
+    return clock_map
 
 
 def fit_clock_map(kernels: npt.NDArray[np.void]) -> ClockMap:

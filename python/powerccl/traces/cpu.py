@@ -37,9 +37,9 @@ MOST_DOMAINS = 4096  # of one file: packages with their parts, of the largest ho
 class CpuLog:
     """Samples of one host.
 
-    `samples` has time_ns (CLOCK_MONOTONIC), domain, energy_uj (since some start, rising; -1: not read), cpu_busy_ns and
-    cpu_idle_ns (summed over the host's processors; -1: not in this row), sorted by domain and time. `about` is the
-    file's `# key: value` lines. `breaks`: of each domain, the times over which its counter tells nothing.
+    `samples` is sorted by domain and time. time_ns: CLOCK_MONOTONIC. energy_uj: since some start, rising; -1: not read.
+    cpu_busy_ns and cpu_idle_ns: summed over the host's processors; -1: not in this row. `about` is the file's `# key:
+    value` lines. `breaks`: of each domain, the times over which its counter has no meaning.
     """
 
     path: Path
@@ -86,14 +86,14 @@ def read_cpu(path: Path) -> CpuLog:
         rows = rows.filter(pl.col("time_ns").is_between(0, 1 << 62)).with_columns(
             pl.col(name).fill_null(-1) for name in NUMBERS[1:]
         )
-        for (name,), mine in rows.partition_by("domain", as_dict=True, maintain_order=True).items():
+        for (name,), of_domain in rows.partition_by("domain", as_dict=True, maintain_order=True).items():
             if name not in domains:
                 if len(domains) >= MOST_DOMAINS:
-                    others += len(mine)
+                    others += len(of_domain)
                     continue
                 range_uj = number_of(file.about, f"{name}_max_energy_range_uj")
                 domains[name] = _Domain(name, range_uj, every, _period_ns(file.about))
-            domains[name].take(mine)
+            domains[name].take(of_domain)
     if others:
         file.problems.append(f"{path.name}: {others:,} samples of more than {MOST_DOMAINS} domains left out")
     tables, breaks = [], {}
@@ -163,9 +163,9 @@ class _Domain:
         before = np.append(first[0], time[:-1])
         self.breaks += list(zip(before[unknown].tolist(), time[unknown].tolist(), strict=True))
         gained[unknown] = 0
-        found: Ints = first[2] + np.cumsum(np.rint(gained).astype(np.int64))
-        self._read = (int(time[-1]), int(energy[-1]), int(found[-1]))
-        return found
+        rising: Ints = first[2] + np.cumsum(np.rint(gained).astype(np.int64))
+        self._read = (int(time[-1]), int(energy[-1]), int(rising[-1]))
+        return rising
 
     def finish(self, shown: str) -> pl.DataFrame:
         """All rows; nothing is taken after this."""
@@ -178,11 +178,11 @@ class _Domain:
 
     def problems_found(self) -> list[str]:
         """What was left out, in words."""
-        found = []
+        problems = []
         if self._backward:
-            found.append(f"{plural(self._backward, 'sample')} left out: time does not go forward")
+            problems.append(f"{plural(self._backward, 'sample')} left out: time does not go forward")
         if self.breaks:
-            found.append(
+            problems.append(
                 f"its energy counter fell, jumped or perhaps wrapped between samples {plural(len(self.breaks), 'time')}"
             )
-        return found
+        return problems

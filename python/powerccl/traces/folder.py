@@ -28,7 +28,7 @@ SCANNERS = 4
 SAID_NS = 1_000_000  # a shorter difference shows in no figure
 END_NOT_SEEN = "Nothing is recorded: the job has not ended, or `powerccl run` was killed before its end."
 # Of NCCL's traces, that are read as a whole: 1 GiB of memory in a report, and seconds. Double takes a report of a large
-# run beyond what a login node grants; at half, a run of a quarter of an hour on eight GPUs is no longer seen whole.
+# run beyond what a login node grants. At half, a run of a quarter of an hour on eight GPUs is no longer seen whole.
 MOST_RECORDS = 2_100_000
 IN_DETAIL = 4  # of a run that is too large, so much less than could be read: what it takes to count it is enough time
 
@@ -79,8 +79,8 @@ class RunData:
 def read_run(folder: Path, most_records: int | None = None, window_s: tuple[float, float] | None = None) -> RunData:
     """Read a run folder, whatever state it is in.
 
-    Of NCCL traces with more than `most_records` records in all, only a window of time with a quarter as many is read,
-    and the rest counted (`large.py`). `window_s`: which part is of interest, in seconds from the run's start.
+    If NCCL traces have more than `most_records` records in all, only a window of time with a quarter as many is read.
+    The rest is counted (`large.py`). `window_s`: which part is of interest, in seconds from the run's start.
 
     Raises:
         FileNotFoundError: there is no such folder.
@@ -160,11 +160,11 @@ def _tell_apart(run: RunData) -> None:
     )
     from powerccl.traces.incarnations import join_incarnations, of_run
 
-    ours, said = of_run([*run.ranks, *run.mpi], run.info.run_id if run.info else "")
+    of_this_run, said = of_run([*run.ranks, *run.mpi], run.info.run_id if run.info else "")
     run.problems += said
     names = Names()
-    tell_hosts_apart(ours, [*run.cpu, *run.power], names)
-    kept = {trace.path for trace in ours}
+    tell_hosts_apart(of_this_run, [*run.cpu, *run.power], names)
+    kept = {trace.path for trace in of_this_run}
     run.ranks = join_incarnations([trace for trace in run.ranks if trace.path in kept])
     run.mpi = [trace for trace in run.mpi if trace.path in kept]
     tell_ranks_apart(run.ranks, of_processes=False)
@@ -215,13 +215,13 @@ def _scan(run: RunData, most_records: int | None, window_s: tuple[float, float] 
     host = info.host if info and info.host in hosts.values() else next(iter(hosts.values()))
     here = [scans[path] for path, name in hosts.items() if name == host and scans[path].first_ns]
     run.census = Census()
-    for found in scans.values():
-        run.census.add(found.census)
+    for scanned in scans.values():
+        run.census.add(scanned.census)
     most = most_records if wanted else most_records // IN_DETAIL
     run.window = choose_window(here, most, wanted) if here else (0, 0)
     seconds = (run.window[1] - run.window[0]) / 1e9
     run.problems.append(
-        f"{total:,} trace records are too many to read at once: counts by pattern and size are of the whole run,"
+        f"{total:,} trace records are too many to read together: counts by pattern and size are of the whole run,"
         f" the rest of {quantities.seconds(seconds)} from second {(run.window[0] - begin) / 1e9:.1f} on"
         " (--window chooses others)"
     )
@@ -232,14 +232,14 @@ def _scan(run: RunData, most_records: int | None, window_s: tuple[float, float] 
 
 def _read_each(run: RunData, pattern: str, read: Callable[[Path], T]) -> list[T]:
     """Everything of one kind that can be read; what cannot becomes a problem of the run."""
-    found: list[T] = []
+    contents: list[T] = []
     for path in _paths(run, pattern):
         try:
-            found.append(read(path))
+            contents.append(read(path))
         except (OSError, ValueError) as error:  # noqa: PERF203 - one bad file must not hide the others
             text = str(getattr(error, "strerror", None) or error)
             run.problems.append(text if path.name in text else f"{path.name}: {text}")
-    return found
+    return contents
 
 
 def _paths(run: RunData, pattern: str) -> list[Path]:

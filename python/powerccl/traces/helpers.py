@@ -66,7 +66,7 @@ def read_helper_events(path: Path) -> list[HelperEvent]:
     """
     import msgspec
 
-    found = []
+    events = []
     for line in read_bytes(path, MIB).split(b"\n")[:MOST_EVENTS]:
         try:
             event = msgspec.json.decode(line, type=HelperEvent)
@@ -74,5 +74,5 @@ def read_helper_events(path: Path) -> list[HelperEvent]:
             continue
         event.helper, event.what, event.host = map(clean.field, (event.helper, event.what, event.host))
         if 0 <= event.time_ns < LATEST_NS and 0 <= event.after_s < LATEST_NS / 1e9:
-            found.append(event)
-    return found
+            events.append(event)
+    return events

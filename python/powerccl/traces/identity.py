@@ -102,16 +102,16 @@ def find_ranks(lives: Sequence[Life]) -> list[Rank]:
         rank.sizes |= life.sizes
         rank.hosts.add(life.host)
         rank.communicators |= life.communicators
-    found = [rank for same in by_number.values() for rank in same]
-    found.sort(key=lambda rank: (min(rank.hosts), lives[rank.lives[0]].begin_ns, rank.number))
+    ranks = [rank for same in by_number.values() for rank in same]
+    ranks.sort(key=lambda rank: (min(rank.hosts), lives[rank.lives[0]].begin_ns, rank.number))
     jobs: list[_Job] = []
-    for rank in found:
+    for rank in ranks:
         alike = [(each, -place) for place, job in enumerate(jobs) if (each := job.likeness(rank)) is not None]
         rank.job = -max(alike)[1] if alike else len(jobs)
         if not alike:
             jobs.append(_Job())
         jobs[rank.job].add(rank)
-    return sorted(found, key=lambda rank: (rank.job, rank.number))
+    return sorted(ranks, key=lambda rank: (rank.job, rank.number))
 
 
 def _goes_on(earlier: Life, later: Life) -> bool:
@@ -130,12 +130,12 @@ def count_expected(ranks: Sequence[Rank]) -> int:
     return sum(most.values())
 
 
-def missing_ranks(found: int, expected: int) -> str:
+def missing_ranks(present: int, expected: int) -> str:
     """What to say where ranks left no trace; empty: all did, or none."""
-    if not 0 < found < expected:
+    if not 0 < present < expected:
         return ""
     return (
-        f"only {found} of {plural(expected, 'rank')} left a readable trace: this report does not count the others,"
+        f"only {present} of {plural(expected, 'rank')} left a readable trace: this report does not count the others,"
         " and takes waiting for them as transfer"
     )
 
@@ -176,7 +176,7 @@ def number_ranks(lives: Sequence[Life], of_processes: bool) -> list[tuple[int, i
     Jobs whose numbers no job before them has keep them, and the others' are counted on. `of_processes`: a rank that was
     started again has one number, whatever processes it had; else each of them has a number of its own.
     """
-    found: list[tuple[int, int, str]] = [(life.number, 0, "") for life in lives]
+    numbered: list[tuple[int, int, str]] = [(life.number, 0, "") for life in lives]
     taken: set[int] = set()
     following = 0
     restarted: list[tuple[int, int]] = []
@@ -188,13 +188,13 @@ def number_ranks(lives: Sequence[Life], of_processes: bool) -> list[tuple[int, i
         for rank in ranks:
             number = first + rank.number
             for place in rank.lives if of_processes else rank.lives[:1]:
-                found[place] = (number, job, "")
+                numbered[place] = (number, job, "")
             restarted += [(place, job) for place in rank.lives[1:] if not of_processes]
             taken.add(number)
             following = max(following, number + 1, *(first + size for size in rank.sizes))
     for number, (place, job) in enumerate(restarted, following):
-        found[place] = (number, job, "")
-    numbers = {number: lives[place] for place, (number, _, _) in enumerate(found)}
+        numbered[place] = (number, job, "")
+    numbers = {number: lives[place] for place, (number, _, _) in enumerate(numbered)}
     same = Counter(life.number for life in numbers.values())
     on_host = Counter((life.number, life.host) for life in numbers.values())
     turns: Counter[tuple[int, str]] = Counter()
@@ -206,7 +206,7 @@ def number_ranks(lives: Sequence[Life], of_processes: bool) -> list[tuple[int, i
         if on_host[life.number, life.host] > 1:
             turns[life.number, life.host] += 1
             names[number] += f" ({turns[life.number, life.host]})"
-    return [(number, job, names.get(number, "")) for number, job, _ in found]
+    return [(number, job, names.get(number, "")) for number, job, _ in numbered]
 
 
 def tell_ranks_apart(traces: list[RankTrace], of_processes: bool) -> None:
@@ -239,13 +239,13 @@ class Names:
 
     def of_machine(self, host: str, boot_id: str) -> set[str]:
         """Names of the hosts that are one machine: containers of a machine have names of their own, and its boot."""
-        found = {
+        named = {
             _apart(name, place)
             for name, boots in self._boots.items()
             for place, boot in enumerate(boots)
             if boot_id and boot == boot_id
         }
-        return found | ({host} if self._boots.get(host) == [] else set())
+        return named | ({host} if self._boots.get(host) == [] else set())
 
     def sampled(self, log: Samples, index: int, uuid: str) -> str:
         """The name of a GPU that was sampled on a host, which `host` has named; its UUID may be empty."""
@@ -310,7 +310,7 @@ def _rename(log: PowerLog, names: dict[tuple[int, str], str]) -> None:
         return
     column = pl.col("uuid")
     for (index, uuid), named in new.items():
-        mine = (pl.col("gpu") == index) & (pl.col("uuid") == uuid)
-        column = pl.when(mine).then(pl.lit(named)).otherwise(column)
+        same_gpu = (pl.col("gpu") == index) & (pl.col("uuid") == uuid)
+        column = pl.when(same_gpu).then(pl.lit(named)).otherwise(column)
     log.samples = log.samples.with_columns(uuid=column)
     log.gpus = {(index, names[index, uuid]): known for (index, uuid), known in log.gpus.items()}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which traces of a folder are one rank's: an elastic launcher starts all workers anew when one of them fails.
+"""Which traces of a folder are one rank's: an elastic launcher restarts all workers when one of them fails.
 
 Traces of one rank whose lives do not overlap are incarnations of it. They become one trace, with communicators and
 calls counted on, so that sums are over all and collectives are matched within one incarnation.
@@ -25,7 +25,7 @@ _NO_COMM = 0xFFFFFFFF
 # A survivor's kernel that ends so long after its peer's last record waited for the dead. Ends of one collective are
 # microseconds apart; an aborted one takes NCCL's watchdog seconds to minutes.
 AFTER_DEATH_NS = 100_000_000
-# Fields that count up in a trace and start anew in the next one; 0 is "none".
+# Fields that count up in a trace and restart in the next one; 0 is "none".
 _COUNTED = {
     records.CALL: ("call_id", "group"),
     records.KERNEL: ("call_id",),
@@ -44,12 +44,12 @@ def of_run(traces: list[RankTrace], run_id: str) -> tuple[list[RankTrace], list[
     """
     named = sorted((trace for trace in traces if trace.run_id), key=lambda trace: trace.start_realtime_ns)
     run_id = run_id or (named[0].run_id if named else "")
-    ours = [trace for trace in traces if trace.run_id in ("", run_id)]
+    of_this_run = [trace for trace in traces if trace.run_id in ("", run_id)]
     others = [trace.path.name for trace in traces if trace.run_id not in ("", run_id)]
     if not others:
-        return ours, []
+        return of_this_run, []
     names = ", ".join(others[:3]) + (f" and {len(others) - 3} more" if len(others) > 3 else "")
-    return ours, [f"{names}: of another run, left out"]
+    return of_this_run, [f"{names}: of another run, left out"]
 
 
 def join_incarnations(traces: list[RankTrace]) -> list[RankTrace]:
@@ -62,9 +62,9 @@ def join_incarnations(traces: list[RankTrace]) -> list[RankTrace]:
             ended[0].append(trace)
         else:
             of_rank.append([trace])
-    found = [life for of_rank in lives.values() for life in of_rank]
-    _leave_out_waiting_for_the_dead(found)
-    return [life[0] if len(life) == 1 else _joined(life) for life in found]
+    joined = [life for of_rank in lives.values() for life in of_rank]
+    _leave_out_waiting_for_the_dead(joined)
+    return [life[0] if len(life) == 1 else _joined(life) for life in joined]
 
 
 def _follows(earlier: RankTrace, later: RankTrace) -> bool:
@@ -81,7 +81,7 @@ def restarts(traces: list[RankTrace]) -> int:
 def _leave_out_waiting_for_the_dead(lives: list[Life]) -> None:
     """Remove kernels and waits that ended only because the job was ended: they last as long as that took.
 
-    A rank that was killed leaves communicators that nobody ended. What another rank of the same communicator has there
+    A rank that was killed leaves communicators that were never ended. What another rank of the communicator has there
     after its last record was waiting for it.
     """
     deaths: dict[tuple[str, int, int], int] = {}

@@ -99,8 +99,8 @@ def scan(path: Path, header_bytes: int, committed: int) -> Scan:
     Raises:
         OSError: the file cannot be read.
     """
-    found = Scan()
-    found.census.records = committed
+    scanned = Scan()
+    scanned.census.records = committed
     latest, kept = 0, 0
     comm_calls: dict[int, int] = {}
     for chunk in read_chunks(path, header_bytes, committed):
@@ -109,27 +109,27 @@ def scan(path: Path, header_bytes: int, committed: int) -> Scan:
         kernels = chunk[kind == records.KERNEL].view(records.LAYOUTS[records.KERNEL])
         bulky = np.isin(kind, BULKY)
         rare = chunk[(kind > 0) & (kind <= max(records.KINDS)) & ~bulky]
-        found.known += int(bulky.sum()) + len(rare)
-        found.comm_calls.append(dict(comm_calls))
-        found.rows.append(int(bulky.sum()))
+        scanned.known += int(bulky.sum()) + len(rare)
+        scanned.comm_calls.append(dict(comm_calls))
+        scanned.rows.append(int(bulky.sum()))
         if kept + len(rare) <= MOST_RARE:
             kept += len(rare)
-            found.rare.append(rare)
+            scanned.rare.append(rare)
         else:
-            found.lost_rare += len(rare)
+            scanned.lost_rare += len(rare)
         if len(calls):
-            _count_calls(found.census, calls)
+            _count_calls(scanned.census, calls)
             comms, number = np.unique(calls["comm"], return_counts=True)
             for comm, calls_of in zip(comms.tolist(), number.tolist(), strict=True):
                 comm_calls[comm] = comm_calls.get(comm, 0) + calls_of
             times = calls["start_ns"]
-            found.first_ns = found.first_ns or int(times.min())
+            scanned.first_ns = scanned.first_ns or int(times.min())
             latest = max(latest, _sane(times))
         if len(kernels):
-            _count_kernels(found.census, kernels)
+            _count_kernels(scanned.census, kernels)
             latest = max(latest, _sane(kernels["seen_stop_ns"]))
-        found.until_ns.append(latest)
-    return found
+        scanned.until_ns.append(latest)
+    return scanned
 
 
 def _sane(times: npt.NDArray[np.uint64]) -> int:
@@ -172,11 +172,11 @@ def _count_kernels(census: Census, kernels: npt.NDArray[np.void]) -> None:
 
 def choose_window(scans: list[Scan], most_records: int, wanted: tuple[int, int] | None) -> tuple[int, int]:
     """From when until when (host ns) `most_records` bulky records fit: about the run's middle, or inside `wanted`."""
-    grid = np.unique(np.concatenate([[found.first_ns, *found.until_ns] for found in scans]))
+    grid = np.unique(np.concatenate([[scanned.first_ns, *scanned.until_ns] for scanned in scans]))
     counts = np.zeros(len(grid))
-    for found in scans:
-        times = np.array([found.first_ns, *found.until_ns], dtype=np.int64)
-        counts += np.interp(grid - grid[0], times - grid[0], np.concatenate([[0], np.cumsum(found.rows)]))
+    for scanned in scans:
+        times = np.array([scanned.first_ns, *scanned.until_ns], dtype=np.int64)
+        counts += np.interp(grid - grid[0], times - grid[0], np.concatenate([[0], np.cumsum(scanned.rows)]))
     start, stop = 0.0, float(counts[-1])
     if wanted:
         start, stop = (float(v) for v in np.interp(np.array(wanted) - grid[0], grid - grid[0], counts))
@@ -191,18 +191,18 @@ def choose_window(scans: list[Scan], most_records: int, wanted: tuple[int, int] 
 
 
 def read_window(
-    path: Path, header_bytes: int, committed: int, found: Scan, window: tuple[int, int]
+    path: Path, header_bytes: int, committed: int, scanned: Scan, window: tuple[int, int]
 ) -> tuple[npt.NDArray[np.void], dict[int, int]]:
     """The bulky records of a trace in about a window (host ns), all rare ones; and how many CALLs went before, by comm.
 
     Chunks are taken whole: consumers cut at the window's edges.
     """
-    until = np.array(found.until_ns, dtype=np.int64)
+    until = np.array(scanned.until_ns, dtype=np.int64)
     first = int(np.searchsorted(until, window[0]))
     last = min(int(np.searchsorted(until, window[1])), len(until) - 1)
-    parts = list(found.rare)
+    parts = list(scanned.rare)
     for index in range(first, last + 1):
         chunk = read_chunk(path, header_bytes, index * CHUNK, min(CHUNK, committed - index * CHUNK))
         parts.append(chunk[np.isin(chunk["kind"], BULKY)])
-    before = found.comm_calls[first] if first < len(found.comm_calls) else {}
+    before = scanned.comm_calls[first] if first < len(scanned.comm_calls) else {}
     return (np.concatenate(parts) if parts else np.empty(0, records.RECORD)), before

@@ -46,11 +46,11 @@ def _comms(trace: RankTrace, rows: npt.NDArray[np.void]) -> dict[str, object]:
     for comm in trace.kinds[records.COMM]:
         name = bytes(comm["name"]).split(b"\0", 1)[0].decode("utf-8", "replace")
         known[int(comm["comm"])] = (int(comm["comm_id"]), name, max(int(comm["nranks"]), 0))
-    found = [known.get(index, (0, "", 0)) for index in rows["comm"].tolist()]
+    named = [known.get(index, (0, "", 0)) for index in rows["comm"].tolist()]
     return {
-        "comm_id": [comm_id for comm_id, _, _ in found],
-        "comm_name": [name for _, name, _ in found],
-        "nranks": [size for _, _, size in found],
+        "comm_id": [comm_id for comm_id, _, _ in named],
+        "comm_name": [name for _, name, _ in named],
+        "nranks": [size for _, _, size in named],
     }
 
 

@@ -25,7 +25,7 @@ Floats = npt.NDArray[np.float64]
 Mask = npt.NDArray[np.bool_]
 
 # Readings peak above a board's limit while the governor catches up, by up to a third on the GPUs we measured. At half
-# of this real peaks would go; at double of it a counter that jumped has to be read within 0.5 s, not 1 s, to be found.
+# of this real peaks would go. At double of it a counter that jumped has to be read within 0.5 s, not 1 s, to be found.
 PEAKS = 2.0
 # A board's governor keeps the mean of a second within 2 % of its limit on H100s, within some 10 % on small boards. At
 # half of these 20 % small boards would be doubted; at double two fifths too much power goes unseen.
@@ -36,12 +36,12 @@ SUSTAINED_NS = 1_000_000_000
 MOST_WATTS = 4000.0
 # W of one socket with its memory; the largest take 0.6 kW.
 MOST_CPU_WATTS = 2000.0
-# Power that stays at one value for so long, to the mW, may be a sensor that stands still. The counter then tells of
-# another power, by more than STANDS_SHARE. At half of either, a steady load may pass for a standstill; at double, a
+# Power that stays at one value for so long, to the mW, may be a sensor that stands still. The counter then shows
+# another power, by more than STANDS_SHARE. At half of either, a steady load may pass for a standstill. At double, a
 # sensor stands still for twice as long, or is wrong by a fifth, before it is seen.
 STANDS_NS = 1_000_000_000
 STANDS_SHARE = 0.1
-# A period is missed now and then by a busy host, and its neighbours then tell of it; three in turn are a hole.
+# A period is missed now and then by a busy host, and its neighbours then show it; three in turn are a hole.
 GAP_PERIODS = 3
 LONGEST_PERIOD_NS = 60_000_000_000  # the agent's longest interval
 # A counter moves every 20 to 100 ms, and what it gained may belong to the update before. Of bounds, nothing else.
@@ -82,11 +82,11 @@ def sustained(time_ns: Ints, watts: Floats, limit_w: float) -> Mask:
 
     `watts` has NaN where nothing was sampled; without a limit (0), or in less than a second, nothing is found.
     """
-    found = np.zeros(len(time_ns), np.bool_)
+    above = np.zeros(len(time_ns), np.bool_)
     known = np.flatnonzero(np.isfinite(watts))
     time, power = time_ns[known], watts[known]
     if not limit_w > 0 or not (power > limit_w).any() or time[-1] - time[0] < SUSTAINED_NS:
-        return found
+        return above
     joules = np.concatenate([[0.0], np.cumsum(np.diff(time) / 1e9 * (power[1:] + power[:-1]) / 2)])
     # At an end, the first or last whole second: peaks of half a second are usual.
     start = np.clip(time - SUSTAINED_NS // 2, time[0], time[-1] - SUSTAINED_NS)
@@ -94,20 +94,20 @@ def sustained(time_ns: Ints, watts: Floats, limit_w: float) -> Mask:
     last = np.minimum(np.searchsorted(time, start + SUSTAINED_NS), len(time) - 1)
     seconds = (time[last] - time[first]) / 1e9
     mean = np.divide(joules[last] - joules[first], seconds, out=np.zeros(len(time)), where=seconds > 0)
-    found[known] = (mean > SUSTAINED * limit_w) & (power > limit_w)
-    return found
+    above[known] = (mean > SUSTAINED * limit_w) & (power > limit_w)
+    return above
 
 
 def stands_still(time_ns: Ints, watts: Floats, energy_uj: Ints, most_watts: float) -> Mask:
-    """Samples of power that stays at one value while the counter (uJ, -1: not read) tells of another power.
+    """Samples of power that stays at one value while the counter (uJ, -1: not read) shows another power.
 
     What the counter gains by more than `most_watts`, or loses, tells nothing of it.
     """
-    found = np.zeros(len(time_ns), np.bool_)
+    still = np.zeros(len(time_ns), np.bool_)
     known = np.flatnonzero(np.isfinite(watts))
     read = np.flatnonzero(energy_uj >= 0)
     if len(known) < 2 or len(read) < 2:
-        return found
+        return still
     edges = np.flatnonzero(np.diff(watts[known]) != 0) + 1
     begins, ends = np.append(0, edges), np.append(edges, len(known)) - 1
     long = time_ns[known[ends]] - time_ns[known[begins]] >= STANDS_NS
@@ -126,8 +126,8 @@ def stands_still(time_ns: Ints, watts: Floats, energy_uj: Ints, most_watts: floa
         counted = float(gained[sound].sum()) / told_ns * 1e3
         update = 2 * UPDATE_NS / told_ns  # by so much of itself it may be early or late at both ends
         if counted > 0 and abs(counted - watts[first]) > (STANDS_SHARE + update) * counted:
-            found[first : last + 1] = True
-    return found & np.isfinite(watts)
+            still[first : last + 1] = True
+    return still & np.isfinite(watts)
 
 
 def forward(time_ns: Ints) -> Mask:
@@ -154,7 +154,7 @@ def forward(time_ns: Ints) -> Mask:
 
 
 def only_forward(rows: pl.DataFrame, after_ns: int) -> tuple[pl.DataFrame, Ints, int]:
-    """Rows whose times rise and lie behind `after_ns`, those times, and how many rows were left out."""
+    """Rows whose times rise and are behind `after_ns`, those times, and how many rows were left out."""
     import polars as pl
 
     time = rows["time_ns"].to_numpy()
@@ -169,7 +169,7 @@ class Counter:
     """An energy counter followed reading by reading, in parts. It comes out rising, without its jumps.
 
     A reading from which the next ones come back is left out. Behind one that stays, the counter goes on with another
-    origin: what it should have gained meanwhile is taken from `watts` where power was sampled, else it is not known.
+    origin. What it should have gained meanwhile is taken from `watts` where power was sampled, else it is not known.
     """
 
     most_watts: float
@@ -200,7 +200,7 @@ class Counter:
         since = time[np.maximum(changed - 1, 0)]
         bad = np.flatnonzero((gained < low) | (gained > self._most(time[1:] - since[:-1]))) + 1
         bad = bad[bad >= carried]
-        found = value + self._offset
+        corrected = value + self._offset
         if len(bad) > MOST_BREAKS:
             self.left_out += len(time_ns)
             return np.full(len(time_ns), -1, np.int64)
@@ -213,7 +213,7 @@ class Counter:
             # Readings before it that were too high, but not too high to be, then those behind it that come back.
             before = np.arange(last - 1, max(last - LOOK_AHEAD, carried - 2, -1), -1)  # what went out already stays
             fits = before[self._follows(value[at] - value[before], time[at] - since[before], low) & kept[before]]
-            # A slip lies between two readings of which the second goes on from the first: power tells.
+            # A slip is between two readings of which the second goes on from the first, as power shows.
             goes_on = partial(self._goes_on, time, value, used_j, usual)
             if gained[at - 1] < low and len(fits) and goes_on(int(fits[0]), at):
                 kept[int(fits[0]) + 1 : at] = False
@@ -229,15 +229,16 @@ class Counter:
             used = used_j(int(time[last]), int(time[at]))
             if not np.isfinite(used):
                 self.unknown.append((int(time[last]), int(time[at])))
-            found[at:] = value[at:] + (found[last] + (round(used * 1e6) if np.isfinite(used) else 0) - value[at])
+            jumped_uj = round(used * 1e6) if np.isfinite(used) else 0
+            corrected[at:] = value[at:] + (corrected[last] + jumped_uj - value[at])
         self.left_out += int((~kept).sum())
         good = np.flatnonzero(kept)
-        self._offset = int(found[good[-1]] - value[good[-1]])
+        self._offset = int(corrected[good[-1]] - value[good[-1]])
         steps = np.flatnonzero(np.diff(value[good]) != 0)
         ends = [*([good[steps[-1]], good[steps[-1] + 1]] if len(steps) else [good[0]]), good[-1]]
         self._before = [(int(time[i]), int(value[i])) for i in dict.fromkeys(int(i) for i in ends)]
-        found[~kept] = -1
-        return found[carried:]
+        corrected[~kept] = -1
+        return corrected[carried:]
 
     def _goes_on(
         self, time: Ints, value: Ints, used_j: Callable[[int, int], float], usual: float, first: int, second: int

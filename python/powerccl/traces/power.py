@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Power, energy and clock samples of one host's GPUs, as powerccl-agent writes them (`power-<host>.csv`).
 
-The file is read in parts. What a sample cannot say is taken out at once, and where samples are missing is noted before
-anything is put together: of runs of many hours, neighbouring samples are kept as one.
+The file is read in parts. In each part, implausible values are removed and missing samples noted first, before anything
+is put together. Of runs of many hours, neighbouring samples are kept as one.
 """
 
 from __future__ import annotations
@@ -71,9 +71,9 @@ class GpuLog:
 class PowerLog:
     """Samples of one host.
 
-    `samples` has COLUMNS, sorted by gpu and time; time_ns is CLOCK_MONOTONIC, energy_uj is -1 where the counter was not
-    read, other numbers are null where they are not known. `about` is the file's `# key: value` lines; `gpus` has a
-    GpuLog by gpu and uuid. `environment`: the job's on this host, as far as run.json tells.
+    `samples` has COLUMNS, sorted by gpu and time. time_ns is CLOCK_MONOTONIC. energy_uj is -1 where the counter was not
+    read. Other numbers are null where they are not known. `about` is the file's `# key: value` lines; `gpus` has a
+    GpuLog by gpu and uuid. `environment`: the job's on this host, as far as run.json has it.
     """
 
     path: Path
@@ -93,9 +93,9 @@ class PowerLog:
     @property
     def visible(self) -> Visible:
         """The GPUs that the job could see, as far as its environment tells; also those without a head in the file."""
-        found = visible_in(self.about, self.environment)
+        seen = visible_in(self.about, self.environment)
         headless = {index for index, _ in self.gpus if f"gpu{index}_uuid" not in self.about}
-        return Visible(found.indices | headless, found.note)
+        return Visible(seen.indices | headless, seen.note)
 
     @property
     def seen_by_job(self) -> list[str]:
@@ -150,15 +150,15 @@ def read_power(path: Path, run: tuple[str, int, int] | None = None, most_rows: i
             first, last = max(run[1] - FAR_NS, 0), run[2] + FAR_NS
         near = rows.filter(pl.col("time_ns").is_between(first, last) & pl.col("gpu").is_between(0, 1 << 20))
         far += len(rows) - len(near)
-        # A GPU without a UUID is told by its number.
-        for (uuid, index), mine in _by_gpu(near):
+        # A GPU without a UUID is identified by its number.
+        for (uuid, index), of_gpu in _by_gpu(near):
             key = uuid or index
             if key not in gpus:
                 if len(gpus) >= MOST_GPUS:
-                    others += len(mine)
+                    others += len(of_gpu)
                     continue
                 gpus[key] = _Gpu(index, clean.field(uuid), file.about, merged)
-            gpus[key].take(mine)
+            gpus[key].take(of_gpu)
     if far:
         file.problems.append(f"{path.name}: {far:,} samples with times far outside the run left out")
     if others:
@@ -179,13 +179,13 @@ def _by_uuid(samples: pl.DataFrame) -> dict[str, pl.DataFrame]:
     """The samples of each GPU, which are rows of these: nothing is copied, and no GPU costs a pass over all."""
     import polars as pl
 
-    found: dict[str, pl.DataFrame] = {}
+    of_uuid: dict[str, pl.DataFrame] = {}
     first = 0
     for run in samples["uuid"].rle().to_list():
         rows, uuid = samples.slice(first, run["len"]), str(run["value"])
         first += run["len"]
-        found[uuid] = pl.concat([found[uuid], rows]) if uuid in found else rows
-    return found
+        of_uuid[uuid] = pl.concat([of_uuid[uuid], rows]) if uuid in of_uuid else rows
+    return of_uuid
 
 
 def _by_gpu(rows: pl.DataFrame) -> list[tuple[tuple[str, int], pl.DataFrame]]:
@@ -323,28 +323,28 @@ class _Gpu:
         if self._counter.jumps:
             self.known.jumps = np.array(self._counter.jumps, np.int64)
         self.known.reasons = frozenset(self._reasons)
-        found = pl.concat(self._parts) if self._parts else pl.DataFrame(schema=_SCHEMA())
+        samples = pl.concat(self._parts) if self._parts else pl.DataFrame(schema=_SCHEMA())
         self._parts.clear()
-        return found
+        return samples
 
     def problems_found(self) -> list[str]:
         """What was left out, in words."""
-        found = []
+        problems = []
         if self._beyond:
-            found.append(
+            problems.append(
                 f"{plural(self._beyond, 'power sample')} left out: below 0 or above {watts(self._most_mw / 1e3)}"
             )
         if self._too_long:
-            found.append(
+            problems.append(
                 f"{plural(self._too_long, 'power sample')} left out: "
                 f"above the power limit of {watts(self._limit_w)} for a whole second"
             )
         if self._nothing:
-            found.append(f"{plural(self._nothing, 'power sample')} left out: 0 W")
+            problems.append(f"{plural(self._nothing, 'power sample')} left out: 0 W")
         if self._still:
-            found.append(
+            problems.append(
                 f"{plural(self._still, 'power sample')} left out: "
-                "power stayed at one value, and the energy counter tells of another"
+                "power stayed at one value, and the energy counter shows another"
             )
         if self._counter.left_out or self._counter.breaks:
             parts = []
@@ -354,10 +354,10 @@ class _Gpu:
                 parts.append(
                     f"{plural(self._counter.left_out, 'reading')} of its energy counter left out: not plausible"
                 )
-            found.append("; ".join(parts))
+            problems.append("; ".join(parts))
         if self._backward:
-            found.append(f"{plural(self._backward, 'sample')} left out: time does not go forward")
-        return found
+            problems.append(f"{plural(self._backward, 'sample')} left out: time does not go forward")
+        return problems
 
 
 def _last_usable(time: Ints, power: Floats) -> tuple[int, float] | None:
@@ -379,7 +379,7 @@ def _known(rows: pl.DataFrame, name: str, most: float) -> tuple[Floats, Mask]:
 
 
 def _starts(count: int, merged: int, alone: Ints) -> Ints:
-    """Where rows that become one begin. Energy is told from the very first row, and from those behind a gap."""
+    """Where rows that become one begin. Energy begins with the very first row, and from those behind a gap."""
     firsts = np.unique(np.concatenate([[0], alone, np.minimum(alone + 1, count - 1)]).astype(np.int64))
     ends = np.append(firsts[1:], count)
     return np.concatenate([np.arange(a, b, merged) for a, b in zip(firsts.tolist(), ends.tolist(), strict=True)])

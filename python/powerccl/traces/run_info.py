@@ -35,7 +35,7 @@ class Simulation:
 
 @dataclass
 class RunInfo:
-    """What `powerccl run` knew of a job: written when it starts, again when it has ended.
+    """A job as `powerccl run` saw it: written when it starts, again when it has ended.
 
     Times are CLOCK_MONOTONIC ns of `host`; `end_ns` 0 and `exit_code` None mean that the launcher did not see the end.
     `emulated` is the emulated platform's name, empty for real GPUs. `simulated`: powerccl-sim wrote it.

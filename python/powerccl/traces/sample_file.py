@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Files of samples as powerccl-agent writes them: `# key: value` lines, a header, then lines of values.
 
-A day of eight GPUs is 3 GB, so files are read some MiB at a time, and nobody holds all of the text. Each part goes
-through polars' own CSV reader; a part that this does not take as it stands is taken apart line by line.
+A day of eight GPUs is 3 GB, so files are read some MiB at a time, and the whole text is never in memory. Each part goes
+through polars' own CSV reader; a part that this refuses is parsed line by line.
 """
 
 from __future__ import annotations
@@ -37,18 +37,18 @@ def take_about(line: str, about: dict[str, str]) -> None:
 
 def about(path: Path) -> dict[str, str]:
     """The `# key: value` lines at a sample file's head, without reading the rest; none if it cannot be read."""
-    found: dict[str, str] = {}
+    fields: dict[str, str] = {}
     head = bytearray(LONGEST)
     try:
         with opened(path, MOST_SAMPLES) as file:
             got = read_into(file, head, 0)
     except OSError:
-        return found
+        return fields
     for line in head[:got].decode("utf-8", "replace").split("\n"):
         if not line.startswith("#"):
             break
-        take_about(line, found)
-    return found
+        take_about(line, fields)
+    return fields
 
 
 def number_of(about: dict[str, str], key: str) -> int:
@@ -133,7 +133,7 @@ class SampleFile:
         if b"#" in piece or b"\r" in piece:
             return None
         wanted = [name for name in header if name in numbers or name in texts]
-        kept = sorted({*(header.index(name) for name in wanted), len(header) - 1})  # the last tells of lines cut short
+        kept = sorted({*(header.index(name) for name in wanted), len(header) - 1})  # the last is of lines cut short
         try:
             rows = pl.read_csv(
                 piece,

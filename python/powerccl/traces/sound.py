@@ -56,7 +56,7 @@ def _pauses(pauses: npt.NDArray[np.void]) -> tuple[npt.NDArray[np.void], int]:
 
 
 def _budgets(budgets: npt.NDArray[np.void]) -> tuple[npt.NDArray[np.void], int]:
-    """What policies came to, as far as it can be, and how many records cannot: an estimate lies in its interval."""
+    """What policies came to, as far as it can be, and how many records cannot: an estimate is in its interval."""
     sound = budgets["time_ns"] < _LATEST_NS
     sound &= (budgets["low_ppm"] <= budgets["slowdown_ppm"]) & (budgets["slowdown_ppm"] <= budgets["high_ppm"])
     return budgets[sound], int(len(budgets) - sound.sum())
@@ -66,8 +66,8 @@ def _kernels(kernels: npt.NDArray[np.void]) -> tuple[npt.NDArray[np.void], int]:
     """Kernels that can be, and how many cannot: stop after start, within an hour, before the next; a size as calls'.
 
     NCCL keeps the times of a channel's last 64 operations and reads them from a thread of its own. When that thread
-    falls behind, it finds the times of a later operation in an earlier one's place; since the kernels of a communicator
-    run one after the other, such a kernel seems to run into its successor.
+    falls behind, it finds the times of a later operation in an earlier one's place. The kernels of a communicator run
+    one after the other, so such a kernel seems to run into its successor.
     """
     start, stop = kernels["gpu_start_ns"], kernels["gpu_stop_ns"]
     seen = kernels["seen_stop_ns"]

@@ -43,8 +43,8 @@ _CALL_FLAGS = {
 def frame(schema: Schema, parts: list[dict[str, Any]]) -> pl.DataFrame:
     """A table of these parts, one below the other. Of a column of an Enum, they have the numbers of its words.
 
-    Columns are put together before polars sees them: a table for each of a thousand ranks takes seconds to make, and
-    all that is done with a table of a thousand pieces takes far longer.
+    Columns are put together before polars sees them. A table for each of a thousand ranks takes seconds to make. All
+    that is done with a table of a thousand pieces takes far longer.
     """
     if not parts:
         return pl.DataFrame(schema=schema)
@@ -86,24 +86,24 @@ def _table(
     rows_of: slice = slice(None),
 ) -> pl.DataFrame:
     """The records of a kind. A column that `columns` does not give is the record's field of that name."""
-    found = [(rank, rank.kinds[kind][rows_of]) for rank in run.ranks]
-    found = [(rank, rows) for rank, rows in found if len(rows)]
+    rank_rows = [(rank, rank.kinds[kind][rows_of]) for rank in run.ranks]
+    rank_rows = [(rank, rows) for rank, rows in rank_rows if len(rows)]
     without_gpu = {name: dtype for name, dtype in schema.items() if name != GPU}
     parts: list[dict[str, Any]] = []
-    for rank, rows in found:
+    for rank, rows in rank_rows:
         given = {**_owner(rank, rows), **columns(rank, rows)}
         parts.append({name: given[name] if name in given else rows[name].astype(np.int64) for name in without_gpu})
-    gpus = pl.Series([rank.gpu for rank, _ in found], dtype=pl.Categorical)
-    of_rows = gpus.gather(np.repeat(np.arange(len(found)), [len(rows) for _, rows in found]))
+    gpus = pl.Series([rank.gpu for rank, _ in rank_rows], dtype=pl.Categorical)
+    of_rows = gpus.gather(np.repeat(np.arange(len(rank_rows)), [len(rows) for _, rows in rank_rows]))
     return frame(without_gpu, parts).with_columns(of_rows.alias(GPU)).select(*schema)
 
 
 def _owner(rank: RankTrace, rows: npt.NDArray[np.void]) -> dict[str, object]:
     """Columns of every table: whose the rows are, and how many ranks their communicators have."""
-    found: dict[str, object] = {RANK: np.full(len(rows), rank.rank)}
+    columns: dict[str, object] = {RANK: np.full(len(rows), rank.rank)}
     if "comm" in (rows.dtype.names or ()):
-        found["ranks"] = _ranks(comm_sizes(rank), rank, rows["comm"])
-    return found
+        columns["ranks"] = _ranks(comm_sizes(rank), rank, rows["comm"])
+    return columns
 
 
 def _class(size: npt.NDArray[np.uint64]) -> npt.NDArray[np.int64]:

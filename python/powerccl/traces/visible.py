@@ -44,8 +44,8 @@ class Visible:
 
 def noted(environment: Mapping[str, str], several: bool) -> dict[str, str]:
     """What of a job's environment says which GPUs it sees; `several`: other ranks of this host may have another one."""
-    found = {name: environment[name] for name in VARIABLES if name in environment}
-    return {**found, SEVERAL: "1"} if several else found
+    values = {name: environment[name] for name in VARIABLES if name in environment}
+    return {**values, SEVERAL: "1"} if several else values
 
 
 def visible_in(about: Mapping[str, str], environment: Mapping[str, str]) -> Visible:
@@ -55,10 +55,10 @@ def visible_in(about: Mapping[str, str], environment: Mapping[str, str]) -> Visi
         if number := re.fullmatch(r"gpu(\d{1,6})_uuid", key):
             gpus.append(Sampled(int(number[1]), uuid, about.get(f"gpu{number[1]}_name", "")))
     try:
-        found = json.loads(about[HEAD_KEY]) if HEAD_KEY in about else environment
+        source = json.loads(about[HEAD_KEY]) if HEAD_KEY in about else environment
     except ValueError:
-        found = {}
-    return visible({str(key): str(value) for key, value in found.items()} if isinstance(found, Mapping) else {}, gpus)
+        source = {}
+    return visible({str(key): str(value) for key, value in source.items()} if isinstance(source, Mapping) else {}, gpus)
 
 
 def visible(environment: Mapping[str, str], gpus: Sequence[Sampled]) -> Visible:
@@ -69,9 +69,9 @@ def visible(environment: Mapping[str, str], gpus: Sequence[Sampled]) -> Visible:
     if slurm and (several or CUDA not in environment):
         return _by_slurm(slurm, every)
     if CUDA in environment:
-        found = _by_cuda(environment[CUDA], environment.get(ORDER, ""), gpus, every)
-        differ = several and found.indices != every
-        return _of_node(every, f"ranks of one host may each have another {CUDA}") if differ else found
+        chosen = _by_cuda(environment[CUDA], environment.get(ORDER, ""), gpus, every)
+        differ = several and chosen.indices != every
+        return _of_node(every, f"ranks of one host may each have another {CUDA}") if differ else chosen
     listed = environment.get(CONTAINER, "")
     if listed in ("", "all"):
         return Visible(every)
@@ -89,7 +89,7 @@ def _by_cuda(listed: str, order: str, gpus: Sequence[Sampled], every: frozenset[
     """As CUDA reads CUDA_VISIBLE_DEVICES: up to the first entry that names no GPU."""
     ordered = sorted(gpus, key=lambda gpu: gpu.index)  # NVML counts by PCI address
     by_address = order == "PCI_BUS_ID" or len({gpu.model for gpu in gpus}) < 2
-    found: set[int] = set()
+    indices: set[int] = set()
     note = ""
     for entry in listed.split(","):
         number = _INDEX.fullmatch(entry)
@@ -98,7 +98,7 @@ def _by_cuda(listed: str, order: str, gpus: Sequence[Sampled], every: frozenset[
                 break
             if not by_address:
                 return _of_node(every, f"{CUDA} counts GPUs of several models by speed, without {ORDER}=PCI_BUS_ID")
-            found.add(ordered[int(number[1])].index)
+            indices.add(ordered[int(number[1])].index)
             continue
         instance = entry.startswith("MIG-")
         if instance and not entry.startswith("MIG-GPU-") and len(ordered) != 1:
@@ -111,8 +111,8 @@ def _by_cuda(listed: str, order: str, gpus: Sequence[Sampled], every: frozenset[
             note = "energy is of whole GPUs, of which the job sees instances of MIG"
         if len(named) != 1:
             break
-        found.add(named[0].index)
-    return Visible(frozenset(found), note)
+        indices.add(named[0].index)
+    return Visible(frozenset(indices), note)
 
 
 def _by_slurm(listed: str, every: frozenset[int]) -> Visible:
@@ -129,10 +129,10 @@ def _by_slurm(listed: str, every: frozenset[int]) -> Visible:
 
 def _numbers(listed: str) -> set[int] | None:
     """`0,2-3` as numbers; None: it is something else."""
-    found: set[int] = set()
+    numbers: set[int] = set()
     for part in listed.split(","):
         ends = re.fullmatch(r"(\d{1,4})(?:-(\d{1,4}))?", part)
         if not ends:
             return None
-        found |= set(range(int(ends[1]), int(ends[2] or ends[1]) + 1))
-    return found
+        numbers |= set(range(int(ends[1]), int(ends[2] or ends[1]) + 1))
+    return numbers

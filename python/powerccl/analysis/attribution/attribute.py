@@ -38,8 +38,8 @@ UNSURE = 0.25  # of a figure: a wider interval to either side tells nothing
 SAME_CLOCK = 0.1
 POWER_LIMITED = 0x4  # nvmlClocksEventReasonSwPowerCap
 LIMITED = 0.05  # of the samples
-# A power limit ties the power of computation to how long everything takes. What is left of that in the residuals is no
-# chance; on emulated T4s intervals had to be so much wider to hold the truth (evidence/results/analysis-emulated.json).
+# A power limit ties the power of computation to how long everything takes. What is left of that in the residuals is not
+# random. On emulated T4s intervals had to be so much wider to hold the truth (evidence/results/analysis-emulated.json).
 SWINGING = 6.0
 SWINGS = "a power limit changed the clock of computation: the intervals are wider for that reason"
 MIXED = -0.5  # correlation of two energies' errors from which on they are mixed up
@@ -54,7 +54,7 @@ class _Gpu:
     own: Parts
     quiet: Array
     dated: Dated
-    found: Observations
+    observed: Observations
     limited: float  # share of the samples at which a power limit held the clock down
 
 
@@ -84,12 +84,12 @@ class _Fitted:
 
     def share(self, weight: Callable[[Phase], float]) -> list[Array]:
         """Seconds of each column of each GPU, phases counted by weight."""
-        found = []
+        shares = []
         for gpu in self.gpus:
             weights = np.array([weight(phase) for phase in gpu.line.phases])
             own = gpu.own.seconds(weights > 0) * weights[gpu.own.columns()]
-            found.append(np.pad(own, (0, LAGS)))
-        return found
+            shares.append(np.pad(own, (0, LAGS)))
+        return shares
 
     def total(self, seconds: list[Array]) -> _Sum:
         """Of so many seconds of each column."""
@@ -106,11 +106,11 @@ class _Fitted:
         half = float(np.hypot(self.student * np.sqrt(max(variance, 0.0)), joules - blind))
         return _Sum(joules, half, length)
 
-    def watts(self, found: _Sum) -> tuple[float, float, float] | tuple[None, None, None]:
+    def watts(self, summed: _Sum) -> tuple[float, float, float] | tuple[None, None, None]:
         """Mean power and its interval, unless that is so wide that nothing is known."""
-        if found.seconds <= 0 or not _sure(found):
+        if summed.seconds <= 0 or not _sure(summed):
             return None, None, None
-        value, half = found.joules / found.seconds, found.half / found.seconds
+        value, half = summed.joules / summed.seconds, summed.half / summed.seconds
         return value, value - half, value + half
 
     def correlation(self, one: list[Array], other: list[Array]) -> float:
@@ -168,26 +168,26 @@ def _attribute(
         return EnergyFindings(reason=few, steps=steps)
     fitted = _fit(gpus)
     beyond = outside(run, [gpu.gpu for gpu in gpus], kernels, window)
-    found = _findings(fitted, kernels, beyond)
-    _describe_clocks(found, run, kernels)
+    energy = _findings(fitted, kernels, beyond)
+    _describe_clocks(energy, run, kernels)
     if missing:
         why = "; ".join(dict.fromkeys(missing))
-        found.reason = f"known for {len(gpus)} of {plural(len(gpus) + len(missing), 'GPU')}; for the others: {why}"
-        _without_sums(found)
+        energy.reason = f"known for {len(gpus)} of {plural(len(gpus) + len(missing), 'GPU')}; for the others: {why}"
+        _without_sums(energy)
     elif beyond.missing_s > 0:
-        found.reason = (
+        energy.reason = (
             f"samples are missing for {seconds(beyond.missing_s)} over all GPUs: the totals of energy are not known"
         )
-        _without_sums(found)
+        _without_sums(energy)
     elif window != whole and window:
         part = seconds((window[1] - window[0]) / 1e9)
-        found.reason = f"measured over {part} in the middle of the run: the totals of energy are not known"
-        _without_sums(found)
-    return found
+        energy.reason = f"measured over {part} in the middle of the run: the totals of energy are not known"
+        _without_sums(energy)
+    return energy
 
 
 def _part(run: RunData, kernels: pl.DataFrame, window: tuple[int, int] | None) -> tuple[int, int] | None:
-    """The window, or the middle of it, where there are more samples than can be told apart at once."""
+    """The window, or the middle of it, if the regression cannot take so many samples."""
     first, last = int(kernels["start_ns"].to_numpy().min()), int(kernels["stop_ns"].to_numpy().max())
     if window:
         first, last = max(first, window[0]), min(last, window[1])
@@ -199,13 +199,13 @@ def _part(run: RunData, kernels: pl.DataFrame, window: tuple[int, int] | None) -
     return middle - half, middle + half
 
 
-def _without_sums(found: EnergyFindings) -> None:
+def _without_sums(energy: EnergyFindings) -> None:
     """What an operation takes is known from what was sampled; what all of them took is not."""
-    for kind in found.kinds:
+    for kind in energy.kinds:
         kind.joules = None
-    found.joules_total = found.joules_communication = found.joules_computation = None
-    found.joules_communication_low = found.joules_communication_high = None
-    found.joules_idle = found.joules_unexplained = None
+    energy.joules_total = energy.joules_communication = energy.joules_computation = None
+    energy.joules_communication_low = energy.joules_communication_high = None
+    energy.joules_idle = energy.joules_unexplained = None
 
 
 @dataclass(frozen=True)
@@ -214,7 +214,7 @@ class _Sampled:
 
     gpu: str
     kernels: pl.DataFrame
-    found: Observations
+    observed: Observations
     seen: Seen
     limited: float
 
@@ -238,24 +238,24 @@ def _sampled(
     if not np.isfinite(power).any() and not (energy >= 0).any():
         return "the samples hold neither power nor energy"
     known = log.of(rows)
-    found = observations(time, power, energy, known.gaps, known.breaks)
+    observed = observations(time, power, energy, known.gaps, known.breaks)
     line = timeline(kernels, exposed)
     whole, line = line, line.within(*window) if line is not None and window else line
-    if whole is not None and line is not None and found is not None and has_enough(found, line):
+    if whole is not None and line is not None and observed is not None and has_enough(observed, line):
         whole = late(whole, kernels)
         line = whole.within(*window) if window else whole
     if line is None:
         return "communication took no measurable time" + " in the window" * (window is not None)
-    if found is None:
+    if observed is None:
         return f"{plural(len(time), 'sample')} with fewer than three changes of power or energy"
     clock = floats(rows, "sm_clock_mhz")
-    return _Sampled(name, kernels, found, Seen(line, time, clock), _limited(rows, line, known))
+    return _Sampled(name, kernels, observed, Seen(line, time, clock), _limited(rows, line, known))
 
 
 def _too_seldom(one: _Sampled) -> str:
-    """Why readings that change do not tell: none, or too few, of their steps lie between the first kernel and last."""
+    """Why changing readings are not enough: none, or too few, of their steps are between the first kernel and last."""
     length_s = float(one.seen.line.lengths_s().sum())
-    every = f"the sensor updates every {microseconds(one.found.beat_ns / 1e3)}"
+    every = f"the sensor updates every {microseconds(one.observed.beat_ns / 1e3)}"
     return f"{every}: too seldom for the {seconds(length_s)} from first to last communication"
 
 
@@ -263,16 +263,16 @@ def _dated(sampled: list[_Sampled], reference: Reference | None) -> list[_Gpu]:
     """With phases in parts, and with the clock where a power limit moved it."""
     limited = bool(sampled) and float(np.mean([one.limited for one in sampled])) > LIMITED
     by_clock = clock_levels([one.seen for one in sampled]) if limited else None
-    found = []
+    dated_gpus = []
     for n, one in enumerate(sampled):
         line = one.seen.line
-        if not has_enough(one.found, line):
+        if not has_enough(one.observed, line):
             continue
         own = parts(line, one.kernels, by_clock[n] if by_clock else None, reference)
         quiet = np.array([phase.how == ALONE for phase in line.phases], dtype=np.float64)
-        dated = date(one.found, own, quiet)
-        found += [_Gpu(one.gpu, line, own, quiet, dated, one.found, one.limited)] if dated else []
-    return found
+        dated = date(one.observed, own, quiet)
+        dated_gpus += [_Gpu(one.gpu, line, own, quiet, dated, one.observed, one.limited)] if dated else []
+    return dated_gpus
 
 
 def _limited(rows: pl.DataFrame, line: Timeline, known: GpuLog) -> float:
@@ -300,15 +300,17 @@ def _hex(text: str) -> bool:
 
 def _later(gpus: list[_Gpu]) -> list[_Gpu]:
     """With sensors that are later than their reads tell."""
-    late_ns = lateness([(gpu.found, gpu.own, gpu.quiet, gpu.dated) for gpu in gpus]) if gpus else 0.0
+    late_ns = lateness([(gpu.observed, gpu.own, gpu.quiet, gpu.dated) for gpu in gpus]) if gpus else 0.0
     if not late_ns:
         return gpus
-    found = []
+    later = []
     for gpu in gpus:
         one = gpu.dated
-        again = at(gpu.found, gpu.own, gpu.quiet, one.late_ns + late_ns, one.mean_ns, one.sd_ns + late_ns / LATER_TRIES)
-        found.append(replace(gpu, dated=again or one))
-    return found
+        again = at(
+            gpu.observed, gpu.own, gpu.quiet, one.late_ns + late_ns, one.mean_ns, one.sd_ns + late_ns / LATER_TRIES
+        )
+        later.append(replace(gpu, dated=again or one))
+    return later
 
 
 def _fit(gpus: list[_Gpu]) -> _Fitted:
@@ -355,9 +357,9 @@ def _findings(fitted: _Fitted, kernels: pl.DataFrame, beyond: Outside) -> Energy
         residual_pct=100 * float(np.sqrt(np.mean(rest**2))) / mean if mean > 0 else None,
         steps=sum(len(one.steps.joules) for one in fitted.fits),
         misread=sum(int((~one.used).sum()) for one in fitted.fits),
-        update_ms=float(np.mean([gpu.found.beat_ns for gpu in fitted.gpus])) / 1e6,
+        update_ms=float(np.mean([gpu.observed.beat_ns for gpu in fitted.gpus])) / 1e6,
         caveat=SWINGS if fitted.widen > 1 else "",
-        source="+".join(sorted({gpu.found.source for gpu in fitted.gpus})),
+        source="+".join(sorted({gpu.observed.source for gpu in fitted.gpus})),
     )
 
 
@@ -390,34 +392,34 @@ def _kind(
             lambda phase: 1 / len(phase.kinds) if kind in phase.kinds and how in (None, phase.how) else 0.0
         )
 
-    found = KindEnergy(
+    kind_energy = KindEnergy(
         pattern=kind[0], size_class_bytes=kind[1], operations=operations, time_s=time_s / max(len(fitted.gpus), 1)
     )
     whole = part(None)
     total, alone, beside = fitted.total(whole), fitted.total(part(ALONE)), fitted.total(part(BESIDE))
     if total.seconds <= 0:
         seen = any(kind in phase.kinds for phase in phases)
-        found.reason = "no energy step covers it" if seen else "too rare to separate from other kinds"
-        return found
+        kind_energy.reason = "no energy step covers it" if seen else "too rare to separate from other kinds"
+        return kind_energy
     if alone.seconds + beside.seconds > 0.5 * total.seconds:
-        found.exposed_share = min(1.0, alone.seconds / (alone.seconds + beside.seconds))
-        found.exposed_watts, found.exposed_low, found.exposed_high = fitted.watts(alone)
-        found.beside_watts, found.beside_low, found.beside_high = fitted.watts(beside)
+        kind_energy.exposed_share = min(1.0, alone.seconds / (alone.seconds + beside.seconds))
+        kind_energy.exposed_watts, kind_energy.exposed_low, kind_energy.exposed_high = fitted.watts(alone)
+        kind_energy.beside_watts, kind_energy.beside_low, kind_energy.beside_high = fitted.watts(beside)
     if not _sure(total):
-        found.reason = _why(fitted, kind, whole, total, phases)
-        return found
-    # Where it and others run at once each has a part of the time, and an operation all of its parts.
-    found.resolved = True
-    found.joules = total.joules
-    found.watts = total.joules / total.seconds
-    found.joules_per_operation = total.joules / whole_operations
-    found.low = (total.joules - total.half) / whole_operations
-    found.high = (total.joules + total.half) / whole_operations
-    return found
+        kind_energy.reason = _why(fitted, kind, whole, total, phases)
+        return kind_energy
+    # Where it and others run together, each has a part of the time, and an operation all of its parts.
+    kind_energy.resolved = True
+    kind_energy.joules = total.joules
+    kind_energy.watts = total.joules / total.seconds
+    kind_energy.joules_per_operation = total.joules / whole_operations
+    kind_energy.low = (total.joules - total.half) / whole_operations
+    kind_energy.high = (total.joules + total.half) / whole_operations
+    return kind_energy
 
 
-def _sure(found: _Sum) -> bool:
-    return found.joules > 0 and found.half <= UNSURE * found.joules
+def _sure(summed: _Sum) -> bool:
+    return summed.joules > 0 and summed.half <= UNSURE * summed.joules
 
 
 def _why(fitted: _Fitted, kind: Kind, own: list[Array], total: _Sum, phases: list[Phase]) -> str:
@@ -442,11 +444,11 @@ def _managed(run: RunData) -> bool:
     return len(tables.clocks(run).filter(~pl.col("dry") & (pl.col("result") == 0))) > 0
 
 
-def _describe_clocks(found: EnergyFindings, run: RunData, kernels: pl.DataFrame) -> None:
+def _describe_clocks(energy: EnergyFindings, run: RunData, kernels: pl.DataFrame) -> None:
     """Say of which kinds the clock was not the same throughout: their figures are means over clocks."""
     if not _managed(run):
         return
-    for kind in found.kinds:
+    for kind in energy.kinds:
         rows = kernels.filter(
             (pl.col("pattern").cast(pl.String) == kind.pattern) & (pl.col("size_class") == kind.size_class_bytes)
         )

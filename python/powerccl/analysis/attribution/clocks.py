@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """At which clock a GPU ran when, where a power limit moves it: more than the samples themselves tell.
 
-Under a power limit the power of one and the same phase swings with the clock. The clock is sampled: seldom, against how
-fast it moves, but at a moment, not as a mean. Between two samples it is taken for a Markov chain over a few levels
-whose transitions depend on what runs and for how long it has; they are learned from all samples (Baum and Welch's
-algorithm, with levels that are seen at the samples and hidden between). What comes out is how likely each level is at
-each moment, given the samples on both sides: the nearest sample instead would bias a regression towards no effect.
+Under a power limit the power of a phase swings with the clock. The clock is sampled at moments, not as a mean, and
+seldom compared with how fast it moves. Between two samples it is modelled as a Markov chain over a few levels. The
+transitions depend on what runs and for how long it has. They are learned from all samples (Baum and Welch's algorithm);
+levels are seen at the samples and hidden between. The result is how likely each level is at each moment, given the
+samples on both sides. The nearest sample instead would bias a regression towards no effect.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ RESTED_NS = 40_000_000  # power limits look at means over such times
 RESTED = np.array([0.1, 0.3, 0.6])  # shares of it without computation
 ROUNDS = 10  # of learning
 LEARNED = 6_000  # intervals between samples to learn from
-CHUNK = 4000  # intervals at once
+CHUNK = 4000  # intervals in one batch
 FEW = 1.0  # transitions that count for what is expected of a kind of moment before any was seen
 STAYS, ENTERS = 0.7, 0.2  # of it that the clock stays: while a phase lasts, and when one begins
 MOST_CELLS = 200  # between two samples; beyond, samples are missing
-VARIES = 0.03  # of the samples with computation that must lie off their usual level
+VARIES = 0.03  # of the samples with computation that must be off their usual level
 
 Numbers = npt.NDArray[np.int64]
 Array = npt.NDArray[np.float64]
@@ -79,11 +79,11 @@ def clock_levels(gpus: list[Seen]) -> list[Levels] | None:
     levels = len(edges_mhz) - 1
     entering = moments // (len(RESTED) + 1) % (len(names) + len(AGES_NS) + 1) < len(names)
     chain = _learned(cells, kinds, np.where(entering, ENTERS, STAYS), levels)
-    found = []
+    levels_of_gpus = []
     for own, kind in zip(cells, kinds, strict=True):
         seconds = _expected(own, kind, chain) * (np.diff(own.edges_ns) / 1e9)[:, None]
-        found.append(Levels(own.edges_ns, np.vstack([np.zeros(levels), np.cumsum(seconds, axis=0)])))
-    return found
+        levels_of_gpus.append(Levels(own.edges_ns, np.vstack([np.zeros(levels), np.cumsum(seconds, axis=0)])))
+    return levels_of_gpus
 
 
 def _levels(gpus: list[Seen]) -> Array | None:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""When the energy was used that a reading tells of: a search for what fits the run.
+"""When the energy of a reading was used: a search for what fits the run.
 
 Readings say when they were read. A counter that is read every 20 ms and changes every 100 ms in step with that leaves
-open 20 ms of when it changed, and a sensor may be late by more. What ran in the steps is known, and with wrong dates it
+open 20 ms of when it changed. A sensor may be late by more. What ran in the steps is known, and with wrong dates it
 explains their energy worse.
 """
 
@@ -43,9 +43,9 @@ class Dated:
     slope: Array
 
 
-def dated_steps(found: Observations, own: Parts, quiet: Array, late_ns: float, mean_ns: float) -> Steps | None:
-    """The steps that lie inside the timeline, taken to be so late; None: fewer than two."""
-    taken = found.over(late_ns, mean_ns)
+def dated_steps(observed: Observations, own: Parts, quiet: Array, late_ns: float, mean_ns: float) -> Steps | None:
+    """The steps inside the timeline, taken to be so late; None: fewer than two."""
+    taken = observed.over(late_ns, mean_ns)
     inside = (taken.begin_ns >= own.edges_ns[0]) & (taken.end_ns <= own.edges_ns[-1])
     if inside.sum() < 2:
         return None
@@ -56,24 +56,24 @@ def dated_steps(found: Observations, own: Parts, quiet: Array, late_ns: float, m
     return Steps(seconds, joules, begin, columns, len(own.phase), without_computation, own.where, own.features)
 
 
-def has_enough(found: Observations, line: Timeline) -> bool:
-    """Whether there is a date at which more steps lie inside the timeline than it has phases: fewer tell nothing.
+def has_enough(observed: Observations, line: Timeline) -> bool:
+    """Whether there is a date with more steps inside the timeline than it has phases: fewer determine nothing.
 
     It spares a search at all dates, of a timeline in parts.
     """
-    back, ahead = -found.slack_ns[1], found.slack_ns[0]
-    inside = (found.begin_ns - back >= line.edges_ns[0]) & (found.end_ns - ahead <= line.edges_ns[-1])
+    back, ahead = -observed.slack_ns[1], observed.slack_ns[0]
+    inside = (observed.begin_ns - back >= line.edges_ns[0]) & (observed.end_ns - ahead <= line.edges_ns[-1])
     return ahead - back <= OPEN_NS or bool(inside.sum() > len(np.unique(line.label)) + 1)
 
 
-def date(found: Observations, own: Parts, quiet: Array, ratios: Ratios = STIFF) -> Dated | None:
+def date(observed: Observations, own: Parts, quiet: Array, ratios: Ratios = STIFF) -> Dated | None:
     """The steps of one GPU as they fit best, within what the reads leave open. None: too few of them.
 
     `quiet` of each phase: that nothing computes.
     """
-    few = found.first(ENOUGH, int(own.edges_ns[0]))
-    mean_ns = _mean(few, own, quiet) if found.averages else found.beat_ns
-    back, ahead = -found.slack_ns[1], found.slack_ns[0]
+    few = observed.first(ENOUGH, int(own.edges_ns[0]))
+    mean_ns = _mean(few, own, quiet) if observed.averages else observed.beat_ns
+    back, ahead = -observed.slack_ns[1], observed.slack_ns[0]
     late, sd = (back + ahead) / 2, (ahead - back) / 12**0.5
     if ahead - back > OPEN_NS:
         grid = np.linspace(back, ahead, TRIES)
@@ -87,22 +87,25 @@ def date(found: Observations, own: Parts, quiet: Array, ratios: Ratios = STIFF) 
             sd = float(np.sqrt(np.average((grid - np.average(grid, weights=weights)) ** 2, weights=weights)))
             spacing = float(grid[1] - grid[0])
             grid = np.linspace(late - spacing, late + spacing, FINE)
-    return at(found, own, quiet, late, mean_ns, DOUBT * sd)
+    return at(observed, own, quiet, late, mean_ns, DOUBT * sd)
 
 
-def at(found: Observations, own: Parts, quiet: Array, late_ns: float, mean_ns: float, sd_ns: float) -> Dated | None:
+def at(observed: Observations, own: Parts, quiet: Array, late_ns: float, mean_ns: float, sd_ns: float) -> Dated | None:
     """The steps of one GPU, taken to be so late."""
-    steps = dated_steps(found, own, quiet, late_ns, mean_ns)
+    steps = dated_steps(observed, own, quiet, late_ns, mean_ns)
     if steps is None:
         return None
-    return Dated(steps, late_ns, mean_ns, sd_ns, _slope(steps, dated_steps(found, own, quiet, late_ns + 1e5, mean_ns)))
+    later = dated_steps(observed, own, quiet, late_ns + 1e5, mean_ns)
+    return Dated(steps, late_ns, mean_ns, sd_ns, _slope(steps, later))
 
 
 def lateness(gpus: list[tuple[Observations, Parts, Array, Dated]]) -> float:
     """By how much, ns, the readings of all GPUs are later than when they changed: sensors of a kind are alike."""
-    some = [(found.first(ENOUGH, int(own.edges_ns[0])), own, quiet, dated) for found, own, quiet, dated in gpus[:SOME]]
+    some = [
+        (all_of.first(ENOUGH, int(own.edges_ns[0])), own, quiet, dated) for all_of, own, quiet, dated in gpus[:SOME]
+    ]
     noise = [_noise(few, own, quiet, dated.late_ns, dated.mean_ns) for few, own, quiet, dated in some]
-    spacing = LATER * min(found.beat_ns for found, *_ in some) / LATER_TRIES
+    spacing = LATER * min(observed.beat_ns for observed, *_ in some) / LATER_TRIES
 
     def best(tries: Array) -> tuple[float, float, float]:
         sums = [
@@ -122,14 +125,14 @@ def lateness(gpus: list[tuple[Observations, Parts, Array, Dated]]) -> float:
     return best(np.linspace(late - spacing, late + spacing, FINE, dtype=np.float64))[0]
 
 
-def _noise(found: Observations, own: Parts, quiet: Array, late_ns: float, mean_ns: float) -> float | None:
+def _noise(observed: Observations, own: Parts, quiet: Array, late_ns: float, mean_ns: float) -> float | None:
     """Variance of a step's energy, J^2: about the same at any date. None: no steps."""
-    steps = dated_steps(found, own, quiet, late_ns, mean_ns)
+    steps = dated_steps(observed, own, quiet, late_ns, mean_ns)
     return None if steps is None else Normal(steps).noise
 
 
 def _likely(
-    found: Observations,
+    observed: Observations,
     own: Parts,
     quiet: Array,
     ratios: Ratios,
@@ -137,11 +140,11 @@ def _likely(
     mean_ns: float,
     noise: float | None,
 ) -> float:
-    steps = dated_steps(found, own, quiet, late_ns, mean_ns)
+    steps = dated_steps(observed, own, quiet, late_ns, mean_ns)
     if steps is None or len(steps.joules) <= len(np.unique(steps.phase)):
         return -np.inf
     # Steps at the ends come and go with the date: by step, that no date is better for having fewer.
-    return Normal(steps, noise=noise).likelihood(ratios) / len(steps.joules) * len(found.joules)
+    return Normal(steps, noise=noise).likelihood(ratios) / len(steps.joules) * len(observed.joules)
 
 
 def _slope(steps: Steps, later: Steps | None) -> Array:
@@ -151,11 +154,11 @@ def _slope(steps: Steps, later: Steps | None) -> Array:
     return np.asarray((later.seconds - steps.seconds) / 1e5, dtype=np.float64)
 
 
-def _mean(found: Observations, own: Parts, quiet: Array) -> float:
+def _mean(observed: Observations, own: Parts, quiet: Array) -> float:
     """Over how long a power reading averages: its beat, unless another window fits clearly better."""
     best: tuple[float, float] | None = None
-    for mean_ns in (found.beat_ns, *(each for each in MEANS_NS if not 0.7 < each / found.beat_ns < 1.4)):
-        steps = dated_steps(found, own, quiet, 0.0, mean_ns)
+    for mean_ns in (observed.beat_ns, *(each for each in MEANS_NS if not 0.7 < each / observed.beat_ns < 1.4)):
+        steps = dated_steps(observed, own, quiet, 0.0, mean_ns)
         if steps is None or len(steps.joules) < 2 * len(np.unique(steps.phase)):
             continue
         normal = Normal(steps)
@@ -164,4 +167,4 @@ def _mean(found: Observations, own: Parts, quiet: Array) -> float:
         share = left / max(normal.square, 1e-12)
         if best is None or share < CLEARLY * best[0]:
             best = (share, mean_ns)
-    return best[1] if best else found.beat_ns
+    return best[1] if best else observed.beat_ns

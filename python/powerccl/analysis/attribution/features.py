@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the power of a part of a run is expected to be a sum of.
 
-A GPU that waits draws what it draws at rest, one that computes what its clock makes it draw, and communication adds
-about the same to either. Where a platform profile tells what each kind draws alone, and a GPU at rest, that much is
-known beforehand. Parts and phases may differ from it: by how much is for the regression to find.
+A GPU that waits draws its power at rest, and one that computes draws the power of its clock. Communication adds about
+the same to either. A platform profile may say what each kind draws alone, and a GPU at rest. Then that much is known
+beforehand. Parts and phases may differ from it: by how much is for the regression to find.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def features(phases: list[Phase], clocks: Array, reference: Reference | None) ->
         doubt.append(np.nan)
         share.append(1.0)
     for kind in sorted({kind for phase, sure in zip(named, known, strict=True) if sure for kind in phase.kinds}):
-        # Kinds that run at once share the links.
+        # Kinds that run together share the links.
         parts = [(kind in phase.kinds) / max(len(phase.kinds), 1) for phase in named]
         columns.append((known * np.array(parts))[number])
         watts.append(_added(reference, kind, rest_watts))

@@ -9,7 +9,7 @@ import msgspec
 class KindEnergy(msgspec.Struct, kw_only=True):
     """One pattern and size class.
 
-    Its energy is all that GPUs drew while it ran, computation beside it included; where k kinds run at once on a GPU,
+    Its energy is all that GPUs drew while it ran, computation beside it included. Where k kinds run together on a GPU,
     each has a k-th. `exposed_*` is of the time in which nothing computed beside it, `beside_*` of the rest.
     """
 
@@ -21,7 +21,7 @@ class KindEnergy(msgspec.Struct, kw_only=True):
     low: float | None = None
     high: float | None = None
     watts: float | None = None  # mean power of a GPU while it runs
-    exposed_share: float | None = None  # of its time; None: nothing told when computation waits
+    exposed_share: float | None = None  # of its time; None: no record of when computation waits
     exposed_watts: float | None = None
     exposed_low: float | None = None
     exposed_high: float | None = None
@@ -36,9 +36,9 @@ class KindEnergy(msgspec.Struct, kw_only=True):
 class EnergyFindings(msgspec.Struct, kw_only=True):
     """A run's energy by what ran. Joules are sums over GPUs.
 
-    Communication, computation and what is unexplained lie between each GPU's first kernel and its last; idle is what
+    Communication, computation and what is unexplained are between each GPU's first kernel and its last; idle is what
     GPUs without work drew before and behind. Computation is whatever runs where no communication does: gaps in which
-    the host was late are in it, for nothing tells of them.
+    the host was late are in it, because no record has them.
     """
 
     kinds: list[KindEnergy] = []

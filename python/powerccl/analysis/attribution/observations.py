@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the samples of one GPU say of its energy: so many joules between two moments.
 
-An energy counter says it directly: what it gained from one update to the next. Where there is none, a power reading is
-a mean over some time before it was taken. Both are read more often than they change, so the moment of a change is
-known to lie between two reads only; changes that come at a steady beat are dated by that beat. How late a reading is,
-and over how long a power reading averages, is left open here: `late_ns` and `mean_ns` are found by what fits the run.
+An energy counter gives it directly: its gain from one update to the next. Without a counter, a power reading is a mean
+over some time before it was taken. Both are read more often than they change. So the moment of a change is known only
+to be between two reads. Changes that come at a steady beat are dated by that beat. How late a reading is, and over how
+long a power reading averages, is open here. `late_ns` and `mean_ns` are chosen by what fits the run.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import numpy.typing as npt
 from powerccl.analysis import intervals as iv
 
 SLOW = 1.5  # reads a change, from which on changes are slower than reads
-CORRECTION = 0.02  # of a usual step: a counter may go back by so much without having started anew
+CORRECTION = 0.02  # of a usual step: a counter may go back by so much without a restart
 BEAT_TRIES, BEAT_ZOOMS = 21, 3
 BEAT_FIRST, BEAT_OFF, BEAT_GRID = 500, 0.02, 1001
 STEADY = 0.9  # of the changes must fit a beat, or there is none
@@ -31,7 +31,7 @@ SOUND_SCALE = (0.5, 2.0)
 class Observations:
     """`joules[i]` were used from `begin_ns[i]` to `end_ns[i]` (host); `source`: counter, power or power+counter.
 
-    `slack_ns`: how much the changes may really lie before (first) and behind (second) the moments given.
+    `slack_ns`: how much the changes may really be before (first) and behind (second) the moments given.
     `beat_ns`: the usual step. Of power, `end_ns` is when the reading changed and joules are watts: `over` makes steps.
     """
 
@@ -74,7 +74,7 @@ def observations(
     """Of one GPU from its samples (same length, sorted by time; energy -1, power NaN: not known).
 
     `gaps`: without power samples; `breaks`: over which the counter tells nothing. None when fewer than three changes
-    can be told.
+    are known.
     """
     keep = np.concatenate([[True], np.diff(time_ns) > 0]) if len(time_ns) else np.zeros(0, np.bool_)
     time_ns, power_mw, energy_uj = time_ns[keep], power_mw[keep], energy_uj[keep]
@@ -139,9 +139,9 @@ def _dated(
     read_ns = float(np.median(np.diff(time_ns)))
     if beat_ns < SLOW * read_ns:
         return after, beat_ns, (read_ns, 0.0)
-    found = _on_a_beat(before, after, beat_ns)
-    if found is not None:
-        return found
+    on_a_beat = _on_a_beat(before, after, beat_ns)
+    if on_a_beat is not None:
+        return on_a_beat
     half = (after - before) // 2
     return before + half, beat_ns, (float(np.median(half)), float(np.median(half)))
 
@@ -149,7 +149,7 @@ def _dated(
 def _on_a_beat(
     before: npt.NDArray[np.int64], after: npt.NDArray[np.int64], beat_ns: float
 ) -> tuple[npt.NDArray[np.int64], float, tuple[float, float]] | None:
-    """Moments a steady beat apart of which each lies between its two reads; None when there is no such beat."""
+    """Moments a steady beat apart, each between its two reads; None when there is no such beat."""
     origin = int(after[0])
     x = (after - origin).astype(np.float64)
     low = (before - origin).astype(np.float64)
@@ -205,7 +205,7 @@ def _agreed(
 
 
 def _most_agree(after: npt.NDArray[np.float64], until: npt.NDArray[np.float64]) -> tuple[int, float, float]:
-    """How many of the intervals (after, until] share a point at most, and the longest stretch that lies in so many."""
+    """How many of the intervals (after, until] share a point at most, and the longest stretch inside so many."""
     edges = np.unique(np.concatenate([after, until]))
     middle = edges[:-1] + np.diff(edges) / 2
     inside = np.searchsorted(np.sort(after), middle) - np.searchsorted(np.sort(until), middle)

@@ -54,14 +54,14 @@ def outside(run: RunData, gpus: list[str], kernels: pl.DataFrame, window: tuple[
             continue
         first, last = known[gpu]
         # Without an end in run.json, or on another host's clock, a run is as long as it communicated.
-        ours = window or (run_span if info and info.host == log.host else (0, 1 << 62))
-        missing += missing_ns(curve, *(ours if ours[1] < 1 << 62 else known[gpu]))
+        run_ns = window or (run_span if info and info.host == log.host else (0, 1 << 62))
+        missing += missing_ns(curve, *(run_ns if run_ns[1] < 1 << 62 else known[gpu]))
         begin, end = max(whole[0], int(curve.time_ns[0])), min(whole[1], int(curve.time_ns[-1]))
         ends = iv.union([begin, max(last, begin)], [max(min(first, end), begin), end])
         joules += curve.within(ends)
         used = np.nan_to_num(floats(rows, "utilization_pct"), nan=100.0)
         both_idle = (used[:-1] <= IDLE_UTILIZATION_PCT) & (used[1:] <= IDLE_UTILIZATION_PCT)
-        # A reading tells of the time before it: what is idle by this one and the next was idle between.
+        # A reading is of the time before it: what is idle by this one and the next was idle between.
         idle = iv.union(time[:-1][both_idle], time[1:][both_idle])
         inside = clip_to(curve, iv.intersection(ends, idle), sharp=True)
         if len(inside):

@@ -1,18 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
 """Phases in parts whose power may differ: by their place in the iteration, and by how long they have lasted.
 
-Power is not the same all through a phase. A power governor lets a burst of computation draw more at its beginning, an
-idle gap hides between two kernels of computation, the first bucket of gradients runs beside other kernels than the
+Power is not the same all through a phase. A power governor lets a burst of computation draw more at its beginning. An
+idle gap hides between two kernels of computation. The first bucket of gradients runs beside other kernels than the
 last. Where a job repeats itself such differences repeat too, and a regression that knows the places sees them.
 
-Where computation is held down by a power limit it takes longer and draws less, so that time and power of one burst
-are not independent, which would count computation too low and what runs beside it too high. Hence each place with
-computation also has a *stretch*: how much longer than usual it took this time, weighted by its seconds. And where the
-clock was sampled, how much more of each clock there was than is usual for the part.
+Computation that is held down by a power limit takes longer and draws less. So time and power of one burst are not
+independent, which would count computation too low and what runs beside it too high. Hence each place with computation
+also has a *stretch*: how much longer than usual it took this time, weighted by its seconds. And where the clock was
+sampled, how much more of each clock there was than is usual for the part.
 
 Where the host is late, a GPU rests in what is taken for computation. Rarely but for long: one rest of 20 ms lacks more
-energy than all else makes of differences, and whatever its step holds less of would seem to draw more. Such segments
-are told by their length (`late`).
+energy than all other differences. Whatever its step holds less of would seem to draw more. Such segments are recognised
+by their length (`late`).
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ MOST_OPERATIONS = 64  # of an iteration
 MOST_PARTS = 120  # of one GPU
 RARE_LEVEL = 0.005  # of the time: a clock that says nothing
 REAL_NS = 300_000  # a shorter segment without communication may be but the way from one kernel to the next
-# A segment of computation began late if it takes FAR times the median of its place, and lies FENCE times as far above
-# it as the shortest twentieth lies below.
+# A segment of computation began late if it takes FAR times the median of its place. It must also be FENCE times as far
+# above the median as the shortest twentieth is below.
 FENCE, FAR = 2.0, 1.4
-RARE = 0.002  # of the time: a part of a phase that is not told from its other rare ones
+RARE = 0.002  # of the time: a part of a phase that is merged with its other rare ones
 MOST_STRETCH = 0.6
 ALIKE_NS = 20_000_000.0  # over which computation's power changes in an iteration
 MEMORY_NS = (
@@ -212,15 +212,15 @@ def _memory(edges: Numbers, label: Numbers, quiet: npt.NDArray[np.bool_]) -> Arr
     middle = edges[:-1] + length // 2
     x = (edges - edges[0]).astype(np.float64)
     at = (middle - edges[0]).astype(np.float64)
-    found = []
+    columns = []
     seconds = np.where(quiet, 0.0, length / 1e9)
     count = int(label.max()) + 1
     total = np.maximum(np.bincount(label, seconds, count), 1e-12)
     for reach in MEMORY_NS:
         share = (np.interp(at, x, rest) - np.interp(np.maximum(at - reach, 0), x, rest)) / (reach / 1e9)
         usual = np.bincount(label, seconds * share, count) / total
-        found.append(np.where(quiet, 0.0, share - usual[label]))
-    return np.array(found).reshape(len(MEMORY_NS), len(label))
+        columns.append(np.where(quiet, 0.0, share - usual[label]))
+    return np.array(columns).reshape(len(MEMORY_NS), len(label))
 
 
 def _clocked(edges: Numbers, label: Numbers, without_computation: npt.NDArray[np.bool_], levels: Levels) -> Array:
@@ -230,16 +230,16 @@ def _clocked(edges: Numbers, label: Numbers, without_computation: npt.NDArray[np
     count = int(label.max()) + 1
     total = np.maximum(np.bincount(label, seconds, count), 1e-12)
     least = RARE_LEVEL * seconds.sum()
-    found = []
+    columns = []
     for share in shares.T:
         usual = np.bincount(label, seconds * share, count) / total
         away = share - usual[label]
-        found += [
+        columns += [
             np.where(own, away, 0.0)
             for own in (without_computation, ~without_computation)
             if seconds[own] @ share[own] > least
         ]
-    return np.array(found).reshape(-1, len(label))
+    return np.array(columns).reshape(-1, len(label))
 
 
 def _stretches(line: Timeline, place: Numbers) -> tuple[Numbers, Numbers, Array]:
@@ -273,7 +273,7 @@ def _places(kernels: pl.DataFrame, start: Numbers) -> tuple[Numbers, Numbers]:
     number = (
         kernels.select(pl.struct("pattern", "size_class", "comm").rank("dense").cast(pl.Int64)).to_series().to_numpy()
     )
-    found = np.zeros(len(start), np.int64)
+    places = np.zeros(len(start), np.int64)
     known: dict[tuple[tuple[int, ...], int], int] = {}
     waiting = [(0, len(start))]
     while waiting:
@@ -292,10 +292,10 @@ def _places(kernels: pl.DataFrame, start: Numbers) -> tuple[Numbers, Numbers]:
         sequence = tuple(int(here[(shift + at) % length]) for at in range(length))
         table = np.array([known.setdefault((sequence, n), len(known) + 1) for n in range(length)])
         at = (np.arange(last - first) - shift) % length
-        found[first:last] = table[at]
+        places[first:last] = table[at]
         # Iterations cut off by the stretch's ends begin where the stretch does.
         begins[first:last] = times[np.maximum(np.arange(last - first) - at, 0)]
-    return found, begins
+    return places, begins
 
 
 def _repeats(number: Numbers, start: Numbers) -> int:

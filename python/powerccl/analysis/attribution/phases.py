@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a GPU was doing when, as far as its trace tells: a partition of its time into phases.
 
-A phase is which kinds of communication run (a pattern and a size class each; none, one, or several at once) and
-whether computation runs beside them. The latter is what the job's own streams told (records WAIT): a GPU computes
-unless all its computing streams wait. Without such records it is not known, and nothing is said of it.
+A phase is which kinds of communication run (a pattern and a size class each), and whether computation runs beside them.
+None, one, or several kinds may run together. Whether computation runs is known from the job's own streams (records
+WAIT): a GPU computes unless all its computing streams wait. Without such records it is not known, and nothing is said
+of it.
 """
 
 from __future__ import annotations

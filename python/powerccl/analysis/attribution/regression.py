@@ -1,15 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """Mean power of parts of a run, from the energy of steps that mix them.
 
-Each step's energy is the sum over parts of seconds x watts. A part's power is what its features make it (features.py),
-what its phase differs from that, and what it differs from its phase. How much each may differ is estimated from the
-data (restricted maximum likelihood), up to a bound: where a power limit moves the clock, the steps' errors are no
-chance, and would have any difference that explains them. Parts that the steps hardly tell apart so fall back on their
+Each step's energy is the sum over parts of seconds x watts. A part's power is the sum of three things: its features
+(features.py), its phase's difference from them, and its difference from its phase. How much each may differ is
+estimated from the data (restricted maximum likelihood), up to a bound. Where a power limit moves the clock, the steps'
+errors are not random, and would support any difference that explains them. Parts that the steps hardly tell apart so
+fall back on their
 phase, and phases on what is expected of them.
 
-Errors of sums have three parts. What the steps' residuals say is added up over blocks of time, all GPUs in one, for
-residuals that follow one another or are alike on all GPUs are not independent. What being drawn towards what
-is expected may have cost follows from how much parts and phases differ. And steps may be dated wrongly by a little.
+Errors of sums have three parts. The first is the steps' residuals, added up over blocks of time, all GPUs in one.
+Residuals that follow one another or are alike on all GPUs are not independent. The second is the pull towards expected
+values; it follows from how much parts and phases differ. The third: steps may be dated wrongly by a little.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ WEAK = 1.0  # of the mean power: standard deviation of what is expected before a
 # Of the mean power, standard deviations: how much parts (quiet, computing) and phases differ from what is expected of
 # them at most.
 MOST = (0.05, 0.1, 0.03)
-LAGS = 3  # steps before, whose power may tell of this one's
+LAGS = 3  # steps before, whose power may predict this one's
 STRAY = 6.0  # standard deviations from which on a step is a misreading
 MOST_STRAYS = 0.05
 
@@ -84,12 +85,12 @@ class Steps:
         share = np.clip(left / max(float(self.joules.mean()), 1e-12), -0.2, 0.2)
         gaps = np.diff(self.begin_ns)
         usual = float(np.median(gaps)) if len(gaps) else 0.0
-        found = np.zeros((len(left), LAGS))
+        lagged = np.zeros((len(left), LAGS))
         for lag in range(1, min(LAGS, len(left) - 1) + 1):
             near = self.begin_ns[lag:] - self.begin_ns[:-lag] < (lag + 0.5) * usual
-            found[lag:, lag - 1] = np.where(near, share[:-lag], 0.0)
+            lagged[lag:, lag - 1] = np.where(near, share[:-lag], 0.0)
         return Steps(
-            np.hstack([self.seconds, busy[:, None] * found]),
+            np.hstack([self.seconds, busy[:, None] * lagged]),
             self.joules,
             self.begin_ns,
             np.append(self.phase, np.full(LAGS, -1)),
@@ -172,12 +173,12 @@ class Normal:
         return self._weighed(bounded, np.where(np.isfinite(self.steps.features.doubt), wider, 1.0) * self.surely)
 
     def _weighed(self, ratios: list[float], features: Array) -> Array:
-        found = np.diag(np.where(self.drawn, self.weak, 0.0))
-        known = np.arange(len(found) - len(features), len(found))
-        found[known, known] = features
+        weights = np.diag(np.where(self.drawn, self.weak, 0.0))
+        known = np.arange(len(weights) - len(features), len(weights))
+        weights[known, known] = features
         for own, precision, ratio in zip(self.groups, self.precisions, ratios, strict=True):
-            found[np.ix_(own, own)] = self.scale * ratio * precision
-        return found
+            weights[np.ix_(own, own)] = self.scale * ratio * precision
+        return weights
 
     def _bounded(self, ratios: Ratios) -> list[float]:
         return [max(pair) for pair in zip(ratios, self.least, strict=True)]
@@ -206,7 +207,7 @@ class Normal:
 
 
 def _alike(where: Array) -> Array:
-    """Covariance of computing parts around their phase, by their distance; those of no known place stand alone."""
+    """Covariance of computing parts around their phase, by their distance; those of no known place are independent."""
     apart = np.abs(where[:, None] - where[None, :])
     near = np.where(np.isfinite(apart), np.exp(-np.nan_to_num(apart)), 0.0)
     return np.asarray((1 - OWN) * np.where(np.eye(len(near)) > 0, 1.0, near) + OWN * np.eye(len(near)))
