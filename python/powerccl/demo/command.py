@@ -77,9 +77,9 @@ def command(
             from powerccl.demo.report import DemoResult, print_demo
             from powerccl.demo.savings import savings
 
-            found = savings(observed, managed, POLICY)
-            figures.update({f"demo.{model}.{name}": figure for name, figure in found.items()})
-            shown.append(DemoResult(model, PLATFORM, observed, managed, found))
+            saved = savings(observed, managed, POLICY)
+            figures.update({f"demo.{model}.{name}": figure for name, figure in saved.items()})
+            shown.append(DemoResult(model, PLATFORM, observed, managed, saved))
             print_demo(console, shown[-1])
         of_mpi = _mpi(console, runs) if mpi else None
         if of_mpi:

@@ -124,15 +124,15 @@ def measure(
     say: Callable[[str], None],
 ) -> tuple[list[StencilRun], list[StencilRun]]:
     """Run it in turns without and with the library: TURNS runs of each, or the turns before the first failure."""
-    found: tuple[list[StencilRun], list[StencilRun]] = ([], [])
+    of_modes: tuple[list[StencilRun], list[StencilRun]] = ([], [])
     try:
         for turn in range(1, TURNS + 1):
-            for mode, word, runs_of_mode in zip(("off", "auto"), ("without", "with"), found, strict=True):
+            for mode, word, runs_of_mode in zip(("off", "auto"), ("without", "with"), of_modes, strict=True):
                 with status(f"MPI: run {turn} of {TURNS} {word} …"):
                     folder = run_stencil(native, stencil, mode, runs, f"stencil-{mode}-{turn}", say)
                     runs_of_mode.append(read_stencil(folder, RESULT_FILE))
-    except (PowercclError, ValueError, OSError) as error:  # the first part stands whatever becomes of this one
-        whole = len(found[1])
+    except (PowercclError, ValueError, OSError) as error:  # the first part is kept if this one fails
+        whole = len(of_modes[1])
         say(f"MPI figures of {whole} of {TURNS} turns: {error}" if whole else f"no MPI figures: {error}")
-    whole = len(found[1])
-    return found[0][:whole], found[1]
+    whole = len(of_modes[1])
+    return of_modes[0][:whole], of_modes[1]

@@ -62,10 +62,10 @@ def figures_table(demo: MpiDemo) -> Table:
     for column in ("without", "with PowerCCL", "change, median of pairs"):
         table.add_column(column, justify="right", no_wrap=True)
     for row in (
-        ["run time", _one(found, "without.run_s"), _one(found, "with.run_s"), _spread(slower)],
-        [f"CPU time{of_ranks}", _one(found, "without.cpu_s"), _one(found, "with.cpu_s"), _spread(less)],
-        [f"waiting{of_ranks}", "", _one(found, "with.wait_s"), ""],
-        ["  waiting asleep", "", _one(found, "with.sleep_s"), ""],
+        ["run time", _one(figures, "without.run_s"), _one(figures, "with.run_s"), _spread(slower)],
+        [f"CPU time{of_ranks}", _one(figures, "without.cpu_s"), _one(figures, "with.cpu_s"), _spread(less)],
+        [f"waiting{of_ranks}", "", _one(figures, "with.wait_s"), ""],
+        ["  waiting asleep", "", _one(figures, "with.sleep_s"), ""],
     ):
         table.add_row(*row, style="bold" if row[0].startswith("CPU") else "")
     return table
@@ -78,10 +78,10 @@ def how(demo: MpiDemo) -> str:
 
 
 def remarks(demo: MpiDemo) -> list[str]:
-    """What stands against the figures."""
+    """Reasons to doubt the figures."""
     run = demo.figures["without.run_s"]
-    found = [] if demo.same_result else ["the results of the runs differ: please report this as a bug"]
-    return [*found, UNSTEADY_WORDS] if run.high - run.low > UNSTEADY * run.value else found
+    texts = [] if demo.same_result else ["the results of the runs differ: please report this as a bug"]
+    return [*texts, UNSTEADY_WORDS] if run.high - run.low > UNSTEADY * run.value else texts
 
 
 def _one(figures: dict[str, Estimate], name: str) -> str:

@@ -22,8 +22,8 @@ WORDS = {
 }
 PICTURED = 3  # iterations, as in the publication's figures 4 and 9
 
-# PCCL's figures for the same quantities (docs/concepts/pccl.md), as printed; its 27 % is of collectives in
-# general, the 29 % of power was seen in the training run.
+# PCCL's figures for the same quantities (docs/concepts/pccl.md), as printed. Its 27 % is of collectives in general; the
+# 29 % of power was seen in the training run.
 PUBLISHED: dict[str, str] = {
     "comm_energy_saved_pct": "27 %  (29 % of power)",
     "energy_saved_pct": "17.3 %  (mean of four models)",
@@ -119,16 +119,16 @@ def absolute(result: DemoResult) -> Table:
     for policy, _ in result.runs():
         table.add_column(policy, justify="right", no_wrap=True)
     table.add_column("published", style="dim", overflow="fold")
-    found = result.figures
+    figures = result.figures
     published = {
         "time": ("step_ms", "ms", "~600 ms" if result.model == "microllama" else ""),
         "energy, 8 GPUs": ("joules_per_step", "J", ""),
         "  of it in communication": ("comm_joules_per_step", "J", ""),
         "power communicating, per GPU": ("comm_watts", "W", "45 W, 32 to 33 W"),
     }
-    for label, (name, unit, theirs) in published.items():
-        cells = [found.get(f"{policy}.{name}") for policy, _ in result.runs()]
-        table.add_row(label, *[quantity(cell.value if cell else None, unit) for cell in cells], theirs)
+    for label, (name, unit, published_value) in published.items():
+        cells = [figures.get(f"{policy}.{name}") for policy, _ in result.runs()]
+        table.add_row(label, *[quantity(cell.value if cell else None, unit) for cell in cells], published_value)
     communication = [training.summary.communication for _, training in result.runs()]
     table.add_row("clock communicating", *[mhz(each.clock_mhz) for each in communication], "1590 MHz, 500 MHz")
     elsewhere = [watts(each.other_average_watts) for each in communication]

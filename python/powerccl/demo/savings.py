@@ -30,13 +30,13 @@ def savings(observed: Training, managed: Training, policy: str) -> dict[str, Est
         "power_saved_pct": (observed.joules / observed.step_s, managed.joules / managed.step_s, saved_of),
         "slowdown_pct": (observed.step_s, managed.step_s, lambda a, b: -saved_of(a, b)),
     }
-    found = {
+    figures = {
         f"{policy}.{name}": _figure(before, after, compute, count) for name, (before, after, compute) in pairs.items()
     }
     for word, training in (("observe", observed), (policy, managed)):
-        found[f"{word}.step_ms"] = _mean(training.step_s * 1e3, "ms")
-        found[f"{word}.joules_per_step"] = _mean(training.joules, "J")
-        found[f"{word}.comm_joules_per_step"] = _mean(training.communication_joules, "J")
+        figures[f"{word}.step_ms"] = _mean(training.step_s * 1e3, "ms")
+        figures[f"{word}.joules_per_step"] = _mean(training.joules, "J")
+        figures[f"{word}.comm_joules_per_step"] = _mean(training.communication_joules, "J")
         watts = training.summary.communication.average_watts
         if watts is not None:
             n = len(training.step_s)

@@ -33,8 +33,8 @@ def gpu_series(run: RunData, start_ns: int, stop_ns: int, gpu: str = "") -> GpuS
     gpu = gpu or (run.ranks[0].gpu if run.ranks else "")
     rows = None
     for log in run.power:
-        mine = log.of_gpu(gpu)
-        chosen = None if mine is None else mine.filter(pl.col("time_ns").is_between(start_ns, stop_ns))
+        samples = log.of_gpu(gpu)
+        chosen = None if samples is None else samples.filter(pl.col("time_ns").is_between(start_ns, stop_ns))
         if chosen is not None and len(chosen):
             rows = chosen
     if rows is None:

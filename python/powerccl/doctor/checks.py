@@ -21,7 +21,7 @@ from powerccl.quantities import byte_size, plural
 
 @dataclass(frozen=True)
 class Check:
-    """One finding: what was looked at, how it stands, what was found, and what to do about it."""
+    """One finding: what was checked, its state, the details, and what to do about it."""
 
     name: str
     state: str
@@ -71,10 +71,10 @@ def check_power(gpus: Sequence[GpuPower]) -> Iterator[Check]:
         for gpu in gpus
     )
     if limits:
-        found = " to ".join(f"{watts:.0f} W" for watts in dict.fromkeys((limits[0], limits[-1])))
+        watt_range = " to ".join(f"{watts:.0f} W" for watts in dict.fromkeys((limits[0], limits[-1])))
         below = f"; {lowered} of {plural(len(gpus), 'GPU')} below the default" if lowered else ""
         advice = "a profile made with other limits predicts other savings: make one with these" if lowered else ""
-        yield Check("power limit", "ok", f"{found}{below}", advice)
+        yield Check("power limit", "ok", f"{watt_range}{below}", advice)
     profiles = sorted({name for gpu in gpus for name in gpu.profiles})
     if profiles:
         yield Check(
@@ -122,12 +122,12 @@ def check_daemon(path: Path) -> Check:
         return Check(name, "missing", error.message, f"{GUIDE}; jobs that only observe need none")
     except PowercclError as error:
         return Check(name, "missing", error.message, error.hint)
-    found = f"{leases.server}, {plural(len(devices), 'GPU')}{', dry: sets no clock' if leases.dry else ''}"
+    state = f"{leases.server}, {plural(len(devices), 'GPU')}{', dry: sets no clock' if leases.dry else ''}"
     if not allowed:
         advice = "ask the administrator to name you in `users` or `groups` of /etc/powerccl/powerccld.toml"
-        return Check(name, "missing", f"{found}; you may have no leases", advice)
+        return Check(name, "missing", f"{state}; you may have no leases", advice)
     if leases.draining:
         return Check(
-            name, "missing", f"{found}; draining: it grants no new leases", "ask the administrator when it will"
+            name, "missing", f"{state}; draining: it grants no new leases", "ask the administrator when it will"
         )
-    return Check(name, "ok", f"{found}; you may have leases{' and revoke those of others' if leases.admin else ''}")
+    return Check(name, "ok", f"{state}; you may have leases{' and revoke those of others' if leases.admin else ''}")

@@ -69,12 +69,12 @@ def read_power(nvml: Any) -> list[GpuPower]:
     """
     if nvml.nvmlInit_v2():
         return []
-    found, count = [], ctypes.c_uint()
+    readings, count = [], ctypes.c_uint()
     if nvml.nvmlDeviceGetCount_v2(ctypes.byref(count)) == 0:
         for index in range(count.value):
             device = ctypes.c_void_p()
             if nvml.nvmlDeviceGetHandleByIndex_v2(ctypes.c_uint(index), ctypes.byref(device)) == 0:
-                found.append(
+                readings.append(
                     GpuPower(
                         _watts(nvml, "nvmlDeviceGetEnforcedPowerLimit", device),
                         _watts(nvml, "nvmlDeviceGetPowerManagementDefaultLimit", device),
@@ -83,7 +83,7 @@ def read_power(nvml: Any) -> list[GpuPower]:
                     )
                 )
     nvml.nvmlShutdown()
-    return found
+    return readings
 
 
 def _watts(nvml: Any, function: str, device: ctypes.c_void_p) -> float | None:

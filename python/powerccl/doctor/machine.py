@@ -65,9 +65,9 @@ def _python() -> Iterator[Check]:
         yield Check("libc", "ok", f"glibc {version}")
     absent = [name for name in PYTHON_PACKAGES if not _is_there(name)]
     versions = [f"{name} {_version(name)}" for name in PYTHON_PACKAGES if name not in absent]
-    found = f"Python {machine.python_version()}, {', '.join(versions)}"
+    installed = f"Python {machine.python_version()}, {', '.join(versions)}"
     advice = f"{sys.executable} -m pip install {' '.join(absent)}" if absent else ""
-    yield Check("python packages", "broken" if absent else "ok", found, advice)
+    yield Check("python packages", "broken" if absent else "ok", installed, advice)
 
 
 def _is_there(package: str) -> bool:

@@ -75,8 +75,8 @@ def check_mpi(native: NativeFiles | None) -> Iterator[Check]:
     if not libraries:
         advice = "a job may have its own; else: pip install mpich"
         yield Check("MPI", "missing", "no MPI library in the loader's path, beside mpiexec or in this Python", advice)
-    found = ", ".join(launchers) or "no mpiexec on PATH"
-    yield Check("mpiexec", "ok" if launchers else "missing", found)
+    launcher_names = ", ".join(launchers) or "no mpiexec on PATH"
+    yield Check("mpiexec", "ok" if launchers else "missing", launcher_names)
     yield _waiting()
     yield _energy()
 
@@ -130,9 +130,9 @@ def parse_library(path: str, text: str, ucx: bool) -> MpiLibrary:
         "MPICH": r"MPICH Version:",
     }
     for kind, mark in marks.items():
-        found = re.search(mark + r"[^\d]*([\d.]+)", text)
-        if found:
-            numbers = tuple(int(part) for part in found[1].split(".") if part)
+        match = re.search(mark + r"[^\d]*([\d.]+)", text)
+        if match:
+            numbers = tuple(int(part) for part in match[1].split(".") if part)
             return MpiLibrary(path, kind, numbers, "libmpi_abi" in Path(path).name, ucx)
     return MpiLibrary(path, "", (), "libmpi_abi" in Path(path).name, ucx)
 
@@ -143,13 +143,13 @@ def _waiting() -> Check:
     except OSError:
         text = ""
     flags = next((line.split() for line in text.splitlines() if line.startswith("flags")), [])
-    found = [name for flag, name in (("waitpkg", "UMWAIT"), ("monitorx", "MWAITX")) if flag in flags]
-    if not found:
+    methods = [name for flag, name in (("waitpkg", "UMWAIT"), ("monitorx", "MWAITX")) if flag in flags]
+    if not methods:
         return Check(
             "waiting", "ok", "this processor has neither UMWAIT nor MWAITX: ranks spin briefly, then use timed sleeps"
         )
     return Check(
-        "waiting", "ok", f"{' and '.join(found)}, if it passes a timed test at the job's start; then timed sleeps"
+        "waiting", "ok", f"{' and '.join(methods)}, if it passes a timed test at the job's start; then timed sleeps"
     )
 
 

@@ -46,10 +46,10 @@ def check_nccl(native: NativeFiles | None, gpus: int, environment: Mapping[str, 
             "the loader and this Python find no libnccl.so.2",
             "a job may have its own; else: pip install nvidia-nccl-cu13",
         )
-    ours = str(native.root / NCCL_ADAPTER) if native else ""
+    adapter = str(native.root / NCCL_ADAPTER) if native else ""
     for variable in (PROFILER, TUNER):
         value = environment.get(CHAINED[variable]) or environment.get(variable, "")
-        if value not in ("", "none", ours):
+        if value not in ("", "none", adapter):
             yield check_plugin(variable, value)
     if gpus > 1:
         yield check_shared_memory(SHM, gpus)
@@ -81,11 +81,11 @@ def check_plugin(variable: str, value: str) -> Check:
         return Check(name, "missing", f"{variable}={value} cannot be loaded", "NCCL would not find it either")
     usable = [version for version in versions if version >= OLDEST_CHAINED[variable]]
     if not usable:
-        found = f"v{max(versions)}" if versions else f"no {kind}"
+        interface = f"v{max(versions)}" if versions else f"no {kind}"
         return Check(
             name,
             "missing",
-            f"{value} is {found}; PowerCCL passes on v{OLDEST_CHAINED[variable]} and newer",
+            f"{value} is {interface}; PowerCCL passes on v{OLDEST_CHAINED[variable]} and newer",
             f"it is left out under `powerccl run`; without it, unset {variable}",
         )
     listed = ", ".join(f"v{version}" for version in usable)
@@ -96,10 +96,10 @@ def check_shared_memory(folder: Path, gpus: int) -> Check:
     """Whether NCCL has room for what it needs to time kernels."""
     name = "shared memory"
     try:
-        its = os.statvfs(folder)
+        usage = os.statvfs(folder)
     except OSError as error:
         return Check(name, "missing", f"{folder}: {error.strerror}", "NCCL needs it; mount a tmpfs there")
-    total, needed = its.f_blocks * its.f_frsize, POOL_BYTES * gpus * COMMUNICATORS
+    total, needed = usage.f_blocks * usage.f_frsize, POOL_BYTES * gpus * COMMUNICATORS
     text = f"{total >> 20} MiB in {folder}" if total else f"no limit in {folder}"
     if not total or total >= needed:
         return Check(name, "ok", text)

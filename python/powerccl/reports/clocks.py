@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from powerccl.leases.client import Device, Leases
 
 WIDE = 110
-NONE = "–"  # nobody's, or not told
+NONE = "–"  # not held, or not visible
 SHORTEST = len("GPU-01234567")
 MINE, AWAY = "bold bright_cyan", "yellow"
 
@@ -96,7 +96,7 @@ def _remarks(daemon: Leases, devices: Sequence[Device]) -> list[Text]:
     if not devices:
         lines.append(Text("It knows no device whose clock could be leased; its log says why."))
     elif not held:
-        lines.append(Text("Nobody holds a GPU."))
+        lines.append(Text("No process holds a GPU."))
     else:
         yours = sum(device.mine for device in devices)
         whose = f", {'all' if yours == held else yours} of them yours" if yours and held > 1 else ""
@@ -132,7 +132,7 @@ def short_names(devices: Sequence[str]) -> dict[str, str]:
 
 
 def as_json(daemon: Leases, devices: Sequence[Device], about: Mapping[str, Any]) -> dict[str, Any]:
-    """What the table shows and more, for programs; null: the default, not read, nobody, or not told (`told`)."""
+    """What the table shows and more, for programs; null: the default, not read, not held, or not visible (`told`)."""
     return {
         "schema": 1,
         "server": daemon.server,

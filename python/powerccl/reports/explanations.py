@@ -49,7 +49,7 @@ EXPLANATIONS: dict[str, tuple[str, ...]] = {
     "energy": (
         "Energy counters change every 20 to 100 ms, and collectives take microseconds.",
         "The energy of each kind therefore comes from a regression, with a 95 % interval.",
-        "Not known: the data cannot separate this kind from others. The reason stands beside it.",
+        "Not known: the data cannot separate this kind from others. The reason is beside it.",
         "The energy includes everything that the GPU did meanwhile.",
     ),
     "phases": (

@@ -19,7 +19,7 @@ WORTH_NAMING_PCT = 5.0
 HEADLINE_STARTUP_S = 10.0
 
 
-def headline(found: ReportFindings) -> str:
+def headline(findings: ReportFindings) -> str:
     """What matters most for this job, in one sentence; empty where no rule applies."""
     rules: tuple[Callable[[ReportFindings], str], ...] = (
         _unrecorded,
@@ -31,24 +31,24 @@ def headline(found: ReportFindings) -> str:
         _communicating,
         _mpi,
     )
-    return next((text for rule in rules if (text := rule(found))), "")
+    return next((text for rule in rules if (text := rule(findings))), "")
 
 
-def _unrecorded(found: ReportFindings) -> str:
-    return found.summary.unrecorded
+def _unrecorded(findings: ReportFindings) -> str:
+    return findings.summary.unrecorded
 
 
-def _nothing_known(found: ReportFindings) -> str:
-    reason = found.summary.shares.reason
-    return f"The share of communication is not known: {reason}." if reason and found.ranks else ""
+def _nothing_known(findings: ReportFindings) -> str:
+    reason = findings.summary.shares.reason
+    return f"The share of communication is not known: {reason}." if reason and findings.ranks else ""
 
 
-def _startup(found: ReportFindings) -> str:
+def _startup(findings: ReportFindings) -> str:
     """Where starting up takes longer than the work, it is the largest thing to save."""
-    shares, energy = found.summary.shares, found.summary.energy
-    if (shares.startup_s or 0.0) < max(HEADLINE_STARTUP_S, shares.span_s or 0.0) or found.summary.wall_s is None:
+    shares, energy = findings.summary.shares, findings.summary.energy
+    if (shares.startup_s or 0.0) < max(HEADLINE_STARTUP_S, shares.span_s or 0.0) or findings.summary.wall_s is None:
         return ""
-    text = f"Start-up takes {seconds(shares.startup_s)} of {seconds(found.summary.wall_s)}"
+    text = f"Start-up takes {seconds(shares.startup_s)} of {seconds(findings.summary.wall_s)}"
     if shares.startup_joules is not None and energy.joules is not None:
         text += f" and {joules(shares.startup_joules)} of {joules(energy.joules)}"
     longest = max(shares.startup_parts, key=lambda part: part.time_s, default=None)
@@ -57,25 +57,25 @@ def _startup(found: ReportFindings) -> str:
     return f"{text}, longer than the work; {seconds(longest.time_s)} of it end with {longest.until}."
 
 
-def _straggler(found: ReportFindings) -> str:
+def _straggler(findings: ReportFindings) -> str:
     """A rank that the others of its host wait for."""
-    steady = [row for row in found.peers.ranks if row.steady]
+    steady = [row for row in findings.peers.ranks if row.steady]
     if not steady:
         return ""
     worst = max(steady, key=lambda row: row.cost_s or row.cost_at_most_s or 0.0)
     late = {row.rank for row in steady}
-    waiting = _waiting_pct([row for row in found.ranks if row.host == worst.host and row.rank not in late])
+    waiting = _waiting_pct([row for row in findings.ranks if row.host == worst.host and row.rank not in late])
     if waiting is None or waiting < WORTH_NAMING_PCT:
         return ""
     return (
         f"The other ranks wait {percent(waiting)} of their working time for their peers:"
-        f" rank {found.summary.rank_name(worst.rank)} arrives last in {percent(worst.last_pct)} of the collectives."
+        f" rank {findings.summary.rank_name(worst.rank)} arrives last in {percent(worst.last_pct)} of the collectives."
     )
 
 
-def _waiting(found: ReportFindings) -> str:
-    waiting = _waiting_pct(found.ranks)
-    if waiting is None or waiting < WORTH_NAMING_PCT or any(row.steady for row in found.peers.ranks):
+def _waiting(findings: ReportFindings) -> str:
+    waiting = _waiting_pct(findings.ranks)
+    if waiting is None or waiting < WORTH_NAMING_PCT or any(row.steady for row in findings.peers.ranks):
         return ""
     return f"Ranks wait {percent(waiting)} of the working time for their peers; no rank is a straggler."
 
@@ -88,19 +88,19 @@ def _waiting_pct(rows: list[RankParts]) -> float | None:
     return 100 * sum(known) / span_s if span_s > 0 and len(known) == len(rows) else None
 
 
-def _exposed(found: ReportFindings) -> str:
-    exposed = found.summary.shares.exposed_pct
+def _exposed(findings: ReportFindings) -> str:
+    exposed = findings.summary.shares.exposed_pct
     if exposed is None or exposed < WORTH_NAMING_PCT:
         return ""
-    saving = "" if found.clock_effects else ", and lower clocks can save energy there"
+    saving = "" if findings.clock_effects else ", and lower clocks can save energy there"
     return (
         f"Communication is exposed for {percent(exposed)} of the working time: the GPUs compute nothing then{saving}."
     )
 
 
-def _communicating(found: ReportFindings) -> str:
+def _communicating(findings: ReportFindings) -> str:
     """Little exposed, or not known how much is."""
-    shares, counted = found.summary.shares, found.summary.communication
+    shares, counted = findings.summary.shares, findings.summary.communication
     if shares.communicating_pct is None:
         return ""
     text = f"Communication takes {communicating_text(shares)} of the working time"
@@ -113,11 +113,11 @@ def _communicating(found: ReportFindings) -> str:
         )
     elif shares.communicating_pct >= WORTH_NAMING_PCT:
         return f"{text}; how much of it is exposed is not known."
-    return f"{text}{_little(found, 'it')}."
+    return f"{text}{_little(findings, 'it')}."
 
 
-def _mpi(found: ReportFindings) -> str:
-    mpi = found.summary.mpi
+def _mpi(findings: ReportFindings) -> str:
+    mpi = findings.summary.mpi
     if mpi is None or mpi.share_pct is None:
         return ""
     waiting_pct = mpi.share_pct * mpi.wait_s / mpi.time_s if mpi.time_s > 0 else 0.0
@@ -126,9 +126,9 @@ def _mpi(found: ReportFindings) -> str:
         late = f", and rank {mpi.rank_name(last.latest_rank)} arrives last in {last.function}" if last else ""
         return f"Ranks wait for their peers in MPI calls for {percent(waiting_pct)} of the run{late}."
     text = f"MPI calls take {percent(mpi.share_pct)} of the run"
-    return f"{text}{_little(found, 'them')}."
+    return f"{text}{_little(findings, 'them')}."
 
 
-def _little(found: ReportFindings, what: str) -> str:
+def _little(findings: ReportFindings, what: str) -> str:
     """Nothing is called little where a part was not recorded."""
-    return "" if found.summary.problems else f": there is little to save in {what}"
+    return "" if findings.summary.problems else f": there is little to save in {what}"

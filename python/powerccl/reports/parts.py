@@ -30,22 +30,22 @@ LEAST_SEEN = 0.002
 
 def bar_parts(parts: Parts) -> dict[str, float]:
     """Seconds of what a bar shows, by BAR's names; what cannot be separated is one part."""
-    found: dict[str, float] = {}
+    lengths: dict[str, float] = {}
     if parts.computation_s is not None:
-        found["computing"], found["idle"] = parts.computation_s, parts.idle_s or 0.0
+        lengths["computing"], lengths["idle"] = parts.computation_s, parts.idle_s or 0.0
     else:
-        found["rest"] = parts.rest_s
+        lengths["rest"] = parts.rest_s
     alone, waiting, prefix = parts.communication_s, parts.waiting_s, "all "
     if parts.exposed_s is not None:
-        found["beside"] = parts.overlapped_s or 0.0
+        lengths["beside"] = parts.overlapped_s or 0.0
         alone, waiting, prefix = parts.exposed_s, parts.exposed_waiting_s, ""
     if waiting is not None:
-        found[f"{prefix}transfer"], found[f"{prefix}waiting"] = max(alone - waiting, 0.0), waiting
+        lengths[f"{prefix}transfer"], lengths[f"{prefix}waiting"] = max(alone - waiting, 0.0), waiting
     else:
-        found["communication"] = alone
+        lengths["communication"] = alone
     if parts.stalled_s:
-        found["stalled"] = parts.stalled_s
-    return found
+        lengths["stalled"] = parts.stalled_s
+    return lengths
 
 
 def used(rows: Iterable[Parts]) -> list[str]:

@@ -195,12 +195,12 @@ class _Writer:
 def _lanes(start: list[int], stop: list[int]) -> list[int]:
     """The track of each slice, by their start: the first one that is free."""
     free_ns: list[int] = []
-    found: list[int] = []
+    lanes: list[int] = []
     for at, until in zip(start, stop, strict=True):
         lane = next((lane for lane, end in enumerate(free_ns) if end <= at + SLIGHT_NS), len(free_ns))
         free_ns[lane : lane + 1] = [until]
-        found.append(lane)
-    return found
+        lanes.append(lane)
+    return lanes
 
 
 def _words(rows: pl.DataFrame) -> Iterator[str]:

@@ -13,13 +13,13 @@ LONGEST_CALLS = 2048  # of an iteration that is found (IterationDetector::kLonge
 
 def policy_lines(summary: RunSummary) -> list[str]:
     """Where clocks were lowered and the slowdown, or why none was; no lines where there is nothing to say."""
-    found = summary.policy_outcome
-    if found is None:
+    learned = summary.policy_outcome
+    if learned is None:
         return _low_beside_computation(summary)
-    name = f"{found.policy}, dry run" if found.dry else found.policy
-    if not found.calls:
-        return [f"{name}: {_no_iteration(summary, found)}"]
-    return [f"{name}: {_clock(found)} · {_slowdown(found)}"]
+    name = f"{learned.policy}, dry run" if learned.dry else learned.policy
+    if not learned.calls:
+        return [f"{name}: {_no_iteration(summary, learned)}"]
+    return [f"{name}: {_clock(learned)} · {_slowdown(learned)}"]
 
 
 def _low_beside_computation(summary: RunSummary) -> list[str]:
@@ -35,34 +35,35 @@ def _low_beside_computation(summary: RunSummary) -> list[str]:
     ]
 
 
-def _no_iteration(summary: RunSummary, found: PolicyOutcome) -> str:
-    if found.managed:
-        return f"clocks lowered in {plural(found.managed, 'iteration')}; after them, the calls did not repeat any more"
+def _no_iteration(summary: RunSummary, learned: PolicyOutcome) -> str:
+    if learned.managed:
+        return (
+            f"clocks lowered in {plural(learned.managed, 'iteration')}; after them, the calls did not repeat any more"
+        )
     communication = summary.communication
     if communication.captured_calls and not communication.calls:
         return "no clock was lowered: all calls are captured in CUDA graphs, whose replays are not recorded"
     return f"no clock was lowered: no sequence of up to {LONGEST_CALLS} calls repeats"
 
 
-def _clock(found: PolicyOutcome) -> str:
-    if not found.clock_mhz:
-        return "no clock was lowered when the job ended" if found.managed else "no clock was lowered"
-    least, most = found.clock_least_mhz, found.clock_most_mhz
+def _clock(learned: PolicyOutcome) -> str:
+    if not learned.clock_mhz:
+        return "no clock was lowered when the job ended" if learned.managed else "no clock was lowered"
+    least, most = learned.clock_least_mhz, learned.clock_most_mhz
     clocks = mhz(most) if least == most else f"{least} to {mhz(most)}"
     # A dry run sets no clock, so it never learns whether a lower one costs time.
-    return f"would begin at {clocks}, and go lower as long as that costs no time" if found.dry else clocks
+    return f"would begin at {clocks}, and go lower as long as that costs no time" if learned.dry else clocks
 
 
-def _slowdown(found: PolicyOutcome) -> str:
-    if not found.managed:
-        return f"{plural(found.iterations, 'iteration')} seen"
-    # Iterations are counted anew when another sequence of calls repeats, those with a lowered clock are not.
-    whole = found.managed > found.iterations
-    counted = (
-        plural(found.managed, "iteration") if whole else f"{found.managed} of {plural(found.iterations, 'iteration')}"
-    )
-    counted = f"clocks {'would have been ' * found.dry}lowered in {counted}"
-    low, high = found.slowdown_low_pct, found.slowdown_high_pct
-    if found.slowdown_pct is None or low is None or high is None:
-        return counted if found.dry else f"{counted}, slowdown not known yet"
-    return f"slowdown {change(found.slowdown_pct)} ({change_between(low, high)}), {counted}"
+def _slowdown(learned: PolicyOutcome) -> str:
+    if not learned.managed:
+        return f"{plural(learned.iterations, 'iteration')} seen"
+    # Iterations are counted from zero when another sequence of calls repeats, those with a lowered clock are not.
+    whole = learned.managed > learned.iterations
+    counted = plural(learned.managed if whole else learned.iterations, "iteration")
+    counted = counted if whole else f"{learned.managed} of {counted}"
+    counted = f"clocks {'would have been ' * learned.dry}lowered in {counted}"
+    low, high = learned.slowdown_low_pct, learned.slowdown_high_pct
+    if learned.slowdown_pct is None or low is None or high is None:
+        return counted if learned.dry else f"{counted}, slowdown not known yet"
+    return f"slowdown {change(learned.slowdown_pct)} ({change_between(low, high)}), {counted}"

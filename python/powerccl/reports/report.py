@@ -45,21 +45,21 @@ MOST_HOSTS = 8
 LEAST_SHARE = 0.001  # of communication's time: what is shorter in all is counted, not shown
 
 
-def print_report(console: Console, found: ReportFindings) -> None:
+def print_report(console: Console, findings: ReportFindings) -> None:
     """The whole report."""
-    if found.window_s:
+    if findings.window_s:
         console.print()
-        console.print(warning(f"times, energies and calls are those of {window(found.window_s)} only"))
-    print_summary(console, found.summary, "this window" if found.window_s else "whole run", headline(found))
-    if found.ranks:
-        _print_parts(console, found)
-    if found.summary.ranks and (found.peers.ranks or found.peers.reason):
-        console.print(straggler_line(found.peers, found.summary.rank_name))
-    if found.link:
+        console.print(warning(f"times, energies and calls are those of {window(findings.window_s)} only"))
+    print_summary(console, findings.summary, "this window" if findings.window_s else "whole run", headline(findings))
+    if findings.ranks:
+        _print_parts(console, findings)
+    if findings.summary.ranks and (findings.peers.ranks or findings.peers.reason):
+        console.print(straggler_line(findings.peers, findings.summary.rank_name))
+    if findings.link:
         console.print()
-        console.print(_link(found, console.width < NARROW))
-    _print_energy(console, found)
-    if found.clock_effects:
+        console.print(_link(findings, console.width < NARROW))
+    _print_energy(console, findings)
+    if findings.clock_effects:
         console.print()
         console.print(_clock_effects(found.clock_effects, found.summary.rank_name))
     if found.ways:
@@ -68,28 +68,29 @@ def print_report(console: Console, found: ReportFindings) -> None:
         console.print(Text(note, style="dim") if "NCCL kernels found" in note else warning(note))
 
 
-def iterations_line(found: Iterations) -> str:
+def iterations_line(iterations: Iterations) -> str:
     """How many iterations there were and how long they took, in a sentence."""
-    if not found.found:
-        return f"no iterations found: {found.reason}"
+    if not iterations.found:
+        return f"no iterations found: {iterations.reason}"
     text = (
-        f"{plural(found.found, 'iteration')} of {plural(found.operations, 'operation')},"
-        f" {seconds(found.median_s)} median, 90 % of them {seconds.between(found.p5_s, found.p95_s)}"
+        f"{plural(iterations.found, 'iteration')} of {plural(iterations.operations, 'operation')},"
+        f" {seconds(iterations.median_s)} median, 90 % of them {seconds.between(iterations.p5_s, iterations.p95_s)}"
     )
-    if found.joules is not None:
-        text += f", {joules(found.joules, 1.96 * (found.joules_error or 0.0))} on average, all GPUs"
+    if iterations.joules is not None:
+        text += f", {joules(iterations.joules, 1.96 * (iterations.joules_error or 0.0))} on average, all GPUs"
         # The first and the last may reach beyond the samples.
-        text += f" (over the {found.joules_of:,} that were sampled)" if found.joules_of < found.found - 2 else ""
-    if found.reason:
-        text += f"; {found.reason}"
-    return text + ("" if found.by == "kernels" else "; by host calls, which may run ahead of the GPU")
+        if iterations.joules_of < iterations.found - 2:
+            text += f" (over the {iterations.joules_of:,} that were sampled)"
+    if iterations.reason:
+        text += f"; {iterations.reason}"
+    return text + ("" if iterations.by == "kernels" else "; by host calls, which may run ahead of the GPU")
 
 
-def iterations_lines(found: ReportFindings, shown: list[Iterations]) -> list[str]:
+def iterations_lines(findings: ReportFindings, shown: list[Iterations]) -> list[str]:
     """The same of each host and job, what many have in common once."""
-    if len(found.iterations) == 1:
+    if len(findings.iterations) == 1:
         return [iterations_line(each) for each in shown]
-    lines = said_once(f"{iterations_of(found, each)}: {iterations_line(each)}" for each in shown)
+    lines = said_once(f"{iterations_of(findings, each)}: {iterations_line(each)}" for each in shown)
     more = [f"… {len(lines) - MOST_HOSTS} more in --json"] if len(lines) > MOST_HOSTS else []
     return lines[:MOST_HOSTS] + more
 
@@ -131,24 +132,24 @@ def cost_text(row: Straggler) -> str:
     return NOT_KNOWN if row.cost_at_most_s is None else f"at most {seconds(row.cost_at_most_s)}"
 
 
-def _print_parts(console: Console, found: ReportFindings) -> None:
+def _print_parts(console: Console, findings: ReportFindings) -> None:
     console.print()
-    console.print(heading("where the time went", found.summary.emulated))
-    for line in iterations_lines(found, found.iterations):
+    console.print(heading("where the time went", findings.summary.emulated))
+    for line in iterations_lines(findings, findings.iterations):
         console.print(line)
-    console.print(_parts_table(found, console.width))
-    if found.exposure_why:
-        console.print(Text(f"exposed: {found.exposure_why}", style="dim"))
+    console.print(_parts_table(findings, console.width))
+    if findings.exposure_why:
+        console.print(Text(f"exposed: {findings.exposure_why}", style="dim"))
 
 
-def iterations_of(found: ReportFindings, of: Iterations) -> str:
+def iterations_of(findings: ReportFindings, of: Iterations) -> str:
     """Whose iterations those are: the host's and, if several jobs ran on it, the job's by its first rank."""
-    alone = sum(each.host == of.host for each in found.iterations) == 1
-    return of.host if alone or not of.ranks else f"{of.host}, rank {found.summary.rank_name(of.ranks[0])} and others"
+    alone = sum(each.host == of.host for each in findings.iterations) == 1
+    return of.host if alone or not of.ranks else f"{of.host}, rank {findings.summary.rank_name(of.ranks[0])} and others"
 
 
-def _parts_table(found: ReportFindings, width: int) -> Group:
-    rows, known = found.ranks, found.summary.shares.reason == ""
+def _parts_table(findings: ReportFindings, width: int) -> Group:
+    rows, known = findings.ranks, findings.summary.shares.reason == ""
     table = Table()
     narrow = width < NARROW
     table.add_column("rank", justify="right", no_wrap=True)
@@ -160,7 +161,7 @@ def _parts_table(found: ReportFindings, width: int) -> Group:
         shares = bar_parts(parts) if known else {}
         waiting = parts.exposed_waiting_s if parts.exposed_s is not None else parts.waiting_s
         table.add_row(
-            found.summary.rank_name(parts.rank) + ("*" if parts.by_profiler else ""),
+            findings.summary.rank_name(parts.rank) + ("*" if parts.by_profiler else ""),
             seconds(parts.span_s),
             *(
                 _of(value if known else None, parts.span_s)
@@ -197,21 +198,21 @@ def _bar(shares: dict[str, float], span: float, cells: int) -> Text:
     return line
 
 
-def size_texts(found: ReportFindings) -> Callable[[str, int], str]:
+def size_texts(findings: ReportFindings) -> Callable[[str, int], str]:
     """What a class of sizes is called in every table of a report: its median call's size, as in the summary's."""
-    medians = {(row.pattern, row.size_class_bytes): row.median_bytes for row in found.summary.patterns}
+    medians = {(row.pattern, row.size_class_bytes): row.median_bytes for row in findings.summary.patterns}
     return lambda pattern, size_class: byte_size(medians.get((pattern, size_class)) or size_class)
 
 
-def _link(found: ReportFindings, narrow: bool) -> Table:
-    rows: list[LinkRow] = found.link
+def _link(findings: ReportFindings, narrow: bool) -> Table:
+    rows: list[LinkRow] = findings.link
     least = LEAST_SHARE * sum(row.time_all_ranks_s for row in rows)
     shown = [row for row in rows if row.time_all_ranks_s >= least][:MOST_ROWS]
-    size_text = size_texts(found)
+    size_text = size_texts(findings)
     beside = any(row.profile_gbs is not None or row.reason != NO_PROFILE for row in shown)
     table = Table()
     table.add_column("bus bandwidth", no_wrap=True)
-    whose = f"profile {found.platform}" if found.platform else "profile"
+    whose = f"profile {findings.platform}" if findings.platform else "profile"
     for column in ("size", "kernels", "GB/s", "without waiting", *((whose,) if beside else ())):
         table.add_column(column, justify="right", no_wrap=True)
     if beside:
@@ -235,10 +236,10 @@ def _link(found: ReportFindings, narrow: bool) -> Table:
     return table
 
 
-def _print_energy(console: Console, found: ReportFindings) -> None:
-    energy = found.energy
+def _print_energy(console: Console, findings: ReportFindings) -> None:
+    energy = findings.energy
     if not energy.kinds:
-        if energy.reason and found.summary.ranks:
+        if energy.reason and findings.summary.ranks:
             console.print()
             console.print(Text(f"the energy of each kind of communication is not known: {energy.reason}", style="dim"))
         return
@@ -251,7 +252,7 @@ def _print_energy(console: Console, found: ReportFindings) -> None:
     least = LEAST_SHARE * sum(kind.time_s for kind in energy.kinds)
     ranked = sorted(energy.kinds, key=lambda kind: -(kind.joules or 0.0))
     shown = [kind for kind in ranked if kind.resolved or kind.time_s >= least][:MOST_ROWS]
-    size_text = size_texts(found)
+    size_text = size_texts(findings)
     said = [f"{kind_text(kind, size_text)}: {kind.reason}" for kind in shown if kind.reason]
     for kind in shown:
         between = joules.between(kind.low, kind.high)

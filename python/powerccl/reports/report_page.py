@@ -53,40 +53,40 @@ MOST_RANKS = 64
 
 def report_page(made: Report) -> str:
     """The page's HTML, self-contained, under 6 MB."""
-    found = made.findings
+    findings = made.findings
     drawing = draw(made)
     figures: dict[str, Any] = {}
-    _put(figures, "ranks", _ranks(found))
-    for index, iterations in enumerate(found.iterations[:MOST_HOSTS]):
+    _put(figures, "ranks", _ranks(findings))
+    for index, iterations in enumerate(findings.iterations[:MOST_HOSTS]):
         if iterations.rows:
             _put(figures, f"iterations-{index}", iterations_chart.times(iterations.rows))
             _put(figures, f"iteration-energy-{index}", iterations_chart.energies(iterations.rows))
-    _put(figures, "counts", _histogram(found, "calls"))
-    _put(figures, "times", _histogram(found, "time_all_ranks_s"))
-    _put(figures, "energy", _energy(found))
-    _put(figures, "stragglers", _stragglers(found))
-    summary = found.summary
+    _put(figures, "counts", _histogram(findings, "calls"))
+    _put(figures, "times", _histogram(findings, "time_all_ranks_s"))
+    _put(figures, "energy", _energy(findings))
+    _put(figures, "stragglers", _stragglers(findings))
+    summary = findings.summary
     return render(
         "report.html",
-        found=found,
+        found=findings,
         figures=figures,
         title=summary.name or "run",
         badge=model_label(summary.emulated),
         command=shlex.join(summary.command)[:400],
-        facts=_facts(found),
-        headline=headline(found),
+        facts=_facts(findings),
+        headline=headline(findings),
         explanations=EXPLANATIONS,
-        tiles=_tiles(found),
-        window=None if not found.window_s else window(found.window_s),
-        legend=_legend(found),
+        tiles=_tiles(findings),
+        window=None if not findings.window_s else window(findings.window_s),
+        legend=_legend(findings),
         iterations=[
             {
-                "host": iterations_of(found, each),
+                "host": iterations_of(findings, each),
                 "words": "".join(sentences(iterations_line(each))),
                 "grouped": each.rows[0].count if each.rows else 1,
                 "clipped": iterations_chart.clipped_text(each.rows),
             }
-            for each in found.iterations[:MOST_HOSTS]
+            for each in findings.iterations[:MOST_HOSTS]
         ],
         more_iterations=iterations_lines(found, found.iterations[MOST_HOSTS:]),
         closest=microseconds(2 * found.peers.uncertainty_us) if found.peers.uncertainty_us else "",
@@ -95,7 +95,7 @@ def report_page(made: Report) -> str:
         ways=found.ways,
         ways_lines=[*possible_lines(found.ways), *what_to_write(found.ways)] if found.ways else [],
         clocks="".join(sentences(clock_line(summary.clocks))),
-        remarks=[*summary.notes, *found.notes],
+        remarks=[*summary.notes, *findings.notes],
         problems=[*summary.energy_missing, *summary.problems],
         drawing=_timeline(drawing, summary.rank_name),
     )
@@ -106,8 +106,8 @@ def _put(figures: dict[str, Any], name: str, figure: dict[str, Any] | None) -> N
         figures[name] = figure
 
 
-def _facts(found: ReportFindings) -> str:
-    summary = found.summary
+def _facts(findings: ReportFindings) -> str:
+    summary = findings.summary
     parts = facts(summary)
     names = sorted({gpu.name for gpu in summary.gpus if gpu.name})
     if names:
@@ -130,8 +130,8 @@ def _mpi_tiles(mpi: MpiSummary) -> list[dict[str, str]]:
     return [*tiles, {"label": "CPU time used", "value": seconds(mpi.cpu_s), "beside": "all ranks"}]
 
 
-def _tiles(found: ReportFindings) -> list[dict[str, str]]:
-    summary = found.summary
+def _tiles(findings: ReportFindings) -> list[dict[str, str]]:
+    summary = findings.summary
     if not of_gpus(summary):
         whole = {"label": "time", "value": seconds(summary.wall_s), "beside": "the whole run"}
         return [whole, *(_mpi_tiles(summary.mpi) if summary.mpi else [])]
@@ -141,7 +141,7 @@ def _tiles(found: ReportFindings) -> list[dict[str, str]]:
         {
             "label": "time",
             "value": seconds(summary.wall_s),
-            "beside": "the window" if found.window_s else "the whole run",
+            "beside": "the window" if findings.window_s else "the whole run",
         },
         {
             "label": "energy",
@@ -172,8 +172,8 @@ def _tiles(found: ReportFindings) -> list[dict[str, str]]:
     if shares.uncovered_pct is not None:
         beside = "of the ranks' working time: records are missing"
         tiles.append({"label": "not covered", "value": percent(shares.uncovered_pct), "beside": beside})
-    if len(found.iterations) == 1 and found.iterations[0].found:
-        one = found.iterations[0]
+    if len(findings.iterations) == 1 and findings.iterations[0].found:
+        one = findings.iterations[0]
         beside = (
             "median"
             if one.joules is None
@@ -183,21 +183,21 @@ def _tiles(found: ReportFindings) -> list[dict[str, str]]:
     return tiles
 
 
-def _shown(found: ReportFindings) -> list[tuple[str, Parts]]:
+def _shown(findings: ReportFindings) -> list[tuple[str, Parts]]:
     """Each rank's name and parts."""
-    name = found.summary.rank_name
-    return [] if found.summary.shares.reason else [(name(row.rank), row) for row in found.ranks[:MOST_RANKS]]
+    name = findings.summary.rank_name
+    return [] if findings.summary.shares.reason else [(name(row.rank), row) for row in findings.ranks[:MOST_RANKS]]
 
 
-def _legend(found: ReportFindings) -> list[dict[str, str]]:
+def _legend(findings: ReportFindings) -> list[dict[str, str]]:
     return [
         {"word": WORDS[name], "colour": COLOURS[name].replace("var:", "var(--") + ")"}
-        for name in used([parts for _, parts in _shown(found)])
+        for name in used([parts for _, parts in _shown(findings)])
     ]
 
 
-def _ranks(found: ReportFindings) -> dict[str, Any] | None:
-    rows = _shown(found)
+def _ranks(findings: ReportFindings) -> dict[str, Any] | None:
+    rows = _shown(findings)
     if not rows:
         return None
     data = [
@@ -227,8 +227,8 @@ def _ranks(found: ReportFindings) -> dict[str, Any] | None:
     }
 
 
-def _histogram(found: ReportFindings, what: str) -> dict[str, Any] | None:
-    cells = [cell for cell in found.counts if getattr(cell, what) > 0]
+def _histogram(findings: ReportFindings, what: str) -> dict[str, Any] | None:
+    cells = [cell for cell in findings.counts if getattr(cell, what) > 0]
     if not cells:
         return None
     sizes = sorted({cell.size_class_bytes for cell in cells})
@@ -238,13 +238,13 @@ def _histogram(found: ReportFindings, what: str) -> dict[str, Any] | None:
     decades = [float(logs.min()) - 0.33, float(logs.max()) + 0.1]
     data = []
     for index, pattern in enumerate(patterns):
-        mine = {cell.size_class_bytes: getattr(cell, what) for cell in cells if cell.pattern == pattern}
+        values = {cell.size_class_bytes: getattr(cell, what) for cell in cells if cell.pattern == pattern}
         data.append(
             {
                 "type": "bar",
                 "name": pattern.replace("_", "-"),
                 "x": [byte_size(size) for size in sizes],
-                "y": [mine.get(size) for size in sizes],
+                "y": [values.get(size) for size in sizes],
                 "marker": {"color": PATTERN_COLOURS[index % len(PATTERN_COLOURS)]},
                 "hovertemplate": "%{y:,} calls" if what == "calls" else hover("s"),
             }
@@ -262,11 +262,11 @@ def _histogram(found: ReportFindings, what: str) -> dict[str, Any] | None:
     }
 
 
-def _energy(found: ReportFindings) -> dict[str, Any] | None:
-    kinds = [kind for kind in found.energy.kinds if kind.resolved and kind.joules_per_operation is not None]
+def _energy(findings: ReportFindings) -> dict[str, Any] | None:
+    kinds = [kind for kind in findings.energy.kinds if kind.resolved and kind.joules_per_operation is not None]
     if not kinds:
         return None
-    size_text = size_texts(found)
+    size_text = size_texts(findings)
     kinds.sort(key=lambda kind: kind.joules_per_operation or 0.0)
     value = [kind.joules_per_operation or 0.0 for kind in kinds]
     over = [max(0.0, (kind.high or mid) - mid) for kind, mid in zip(kinds, value, strict=True)]
@@ -305,15 +305,15 @@ def _energy(found: ReportFindings) -> dict[str, Any] | None:
     }
 
 
-def _stragglers(found: ReportFindings) -> dict[str, Any] | None:
-    rows = sorted(found.peers.ranks, key=lambda row: row.rank)[:MOST_RANKS]
+def _stragglers(findings: ReportFindings) -> dict[str, Any] | None:
+    rows = sorted(findings.peers.ranks, key=lambda row: row.rank)[:MOST_RANKS]
     if not rows:
         return None
     return {
         "data": [
             {
                 "type": "bar",
-                "x": [found.summary.rank_name(row.rank) for row in rows],
+                "x": [findings.summary.rank_name(row.rank) for row in rows],
                 "y": [round(row.last_pct, 2) for row in rows],
                 "marker": {"color": ["var:waiting" if row.steady else "var:beside" for row in rows]},
                 "hovertemplate": "last in %{y:.1f} % of the collectives<extra></extra>",

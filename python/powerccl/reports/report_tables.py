@@ -29,7 +29,7 @@ MOST = 64
 UUID_SHOWN = 20  # characters: what is longer is shortened
 
 
-def tables(found: ReportFindings) -> dict[str, Any]:
+def tables(findings: ReportFindings) -> dict[str, Any]:
     """Header and rows of each table, as text, by its name; those with nothing to say are left out."""
     made = {
         "link": _link(found),
@@ -54,22 +54,22 @@ def _seconds(us: float | None) -> float | None:
     return None if us is None else us / 1e6
 
 
-def _link(found: ReportFindings) -> dict[str, Any]:
-    size_text = size_texts(found)
+def _link(findings: ReportFindings) -> dict[str, Any]:
+    size_text = size_texts(findings)
     header = ["kind", "size", "kernels", "GB/s", "GB/s without waiting"]
-    if compared := any(row.profile_gbs is not None or row.reason != NO_PROFILE for row in found.link):
-        name = f"profile {found.platform}" + (f" ({found.platform_provenance})" if found.platform else "")
+    if compared := any(row.profile_gbs is not None or row.reason != NO_PROFILE for row in findings.link):
+        name = f"profile {findings.platform}" + (f" ({findings.platform_provenance})" if findings.platform else "")
         header += [f"GB/s of {name.strip()}", "change from the profile"]
     rows = []
-    for row in found.link:
+    for row in findings.link:
         name, size = row.pattern.replace("_", "-"), size_text(row.pattern, row.size_class_bytes)
         rows.append([name, size, f"{row.operations:,}", number(row.busbw_gbs), number(row.transfer_gbs)])
         rows[-1] += [number(row.profile_gbs), row.reason or change(row.change_pct)] if compared else []
     return _table(header, rows)
 
 
-def _energy(found: ReportFindings) -> dict[str, Any]:
-    size_text = size_texts(found)
+def _energy(findings: ReportFindings) -> dict[str, Any]:
+    size_text = size_texts(findings)
     rows = [
         [
             kind.pattern.replace("_", "-"),
@@ -82,7 +82,7 @@ def _energy(found: ReportFindings) -> dict[str, Any]:
             joules(kind.joules if kind.resolved else None),
             kind.reason,
         ]
-        for kind in sorted(found.energy.kinds, key=lambda kind: -(kind.joules or 0.0))
+        for kind in sorted(findings.energy.kinds, key=lambda kind: -(kind.joules or 0.0))
     ]
     header = [
         "kind",
@@ -98,36 +98,36 @@ def _energy(found: ReportFindings) -> dict[str, Any]:
     return _table(header, rows)
 
 
-def _energy_totals(found: ReportFindings) -> dict[str, Any]:
-    energy = found.energy
+def _energy_totals(findings: ReportFindings) -> dict[str, Any]:
+    energy = findings.energy
     rows = [[word, figure] for word, figure in energy_parts(energy)]
     if rows:
         rows.append(["whole run", joules(energy.joules_total)])
     return _table(["energy", "all GPUs"], rows if energy.kinds else [])
 
 
-def _stragglers(found: ReportFindings) -> dict[str, Any]:
+def _stragglers(findings: ReportFindings) -> dict[str, Any]:
     return _table(
         ["rank", "collectives", "last in", "behind the next (median)", "middle half", "cost"],
         [
             [
-                found.summary.rank_name(row.rank) + (" (straggler)" if row.steady else ""),
+                findings.summary.rank_name(row.rank) + (" (straggler)" if row.steady else ""),
                 f"{row.collectives:,}",
                 f"{percent(row.last_pct)} of them",
                 microseconds(row.behind_us),
                 seconds.between(_seconds(row.behind_p25_us), _seconds(row.behind_p75_us)),
                 cost_text(row),
             ]
-            for row in found.peers.ranks
+            for row in findings.peers.ranks
         ],
     )
 
 
-def _phases(found: ReportFindings) -> dict[str, Any]:
-    return _table(["phase", *COLUMNS], [phase_cells(row) for row in found.summary.phases])
+def _phases(findings: ReportFindings) -> dict[str, Any]:
+    return _table(["phase", *COLUMNS], [phase_cells(row) for row in findings.summary.phases])
 
 
-def _clocks(found: ReportFindings) -> dict[str, Any]:
+def _clocks(findings: ReportFindings) -> dict[str, Any]:
     return _table(
         [
             "rank",
@@ -141,7 +141,7 @@ def _clocks(found: ReportFindings) -> dict[str, Any]:
         ],
         [
             [
-                found.summary.rank_name(row.rank),
+                findings.summary.rank_name(row.rank),
                 plural(row.windows, "time"),
                 percent(row.lowered_pct),
                 percent(row.communication_pct),
@@ -150,7 +150,7 @@ def _clocks(found: ReportFindings) -> dict[str, Any]:
                 watts(row.communication_watts),
                 watts(row.lowered_watts),
             ]
-            for row in found.clock_effects
+            for row in findings.clock_effects
         ],
     )
 
@@ -160,7 +160,7 @@ def short_gpu(name: str) -> str:
     return f"{name[:12]}…{name[-4:]}" if name.startswith("GPU-") and len(name) > UUID_SHOWN else name
 
 
-def _gpus(found: ReportFindings) -> dict[str, Any]:
+def _gpus(findings: ReportFindings) -> dict[str, Any]:
     return _table(
         [
             "GPU",
@@ -175,7 +175,7 @@ def _gpus(found: ReportFindings) -> dict[str, Any]:
         [
             [
                 short_gpu(gpu.gpu),
-                ", ".join(map(found.summary.rank_name, gpu.ranks)),
+                ", ".join(map(findings.summary.rank_name, gpu.ranks)),
                 seconds(gpu.communication_s),
                 at_least(gpu.joules, gpu.joules_at_least),
                 watts(gpu.average_watts),
@@ -183,7 +183,7 @@ def _gpus(found: ReportFindings) -> dict[str, Any]:
                 mhz(gpu.other_clock_mhz),
                 ", ".join(gpu.throttle_reasons) or "no",
             ]
-            for gpu in found.summary.gpus
+            for gpu in findings.summary.gpus
         ],
     )
 

@@ -99,9 +99,9 @@ def figure(data: list[dict[str, Any]], x: dict[str, Any], y: dict[str, Any], **m
 
 def line(name: str, points: Iterable[tuple[Any, Any]], unit: str, **more: Any) -> dict[str, Any]:
     """A line through points, two pixels wide; `more` is plotly's."""
-    found = list(points)
+    pairs = list(points)
     more["line"] = {"width": 2, **more.get("line", {})}
-    place = {"x": [x for x, _ in found], "y": [y for _, y in found], "hovertemplate": hover(unit)}
+    place = {"x": [x for x, _ in pairs], "y": [y for _, y in pairs], "hovertemplate": hover(unit)}
     return {"type": "scatter", "mode": "lines", "name": name, **place, **more}
 
 

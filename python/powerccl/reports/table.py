@@ -63,9 +63,9 @@ class Table(rich.table.Table):
         least, most = [], []
         for column in self.columns:
             cells = [column.header, *column.cells] if self.show_header else list(column.cells)
-            found = [Measurement.get(console, whole, cell or "") for cell in cells]
-            most.append(max((each.maximum for each in found), default=0))
-            folded = max((min(each.minimum, LEAST_WORD) for each in found), default=0)
+            measured = [Measurement.get(console, whole, cell or "") for cell in cells]
+            most.append(max((each.maximum for each in measured), default=0))
+            folded = max((min(each.minimum, LEAST_WORD) for each in measured), default=0)
             least.append(most[-1] if column.no_wrap else max(folded, column.min_width or 0))
         room = options.max_width - int(self.padding[1]) * max(len(self.columns) - 1, 0) - sum(least)
         if room < 0:
@@ -79,7 +79,7 @@ class Table(rich.table.Table):
         for cells in zip(*(column.cells for column in self.columns), strict=True):
             for index, (column, cell) in enumerate(zip(self.columns, cells, strict=True)):
                 value = cell.copy() if isinstance(cell, Text) else Text(str(cell or ""))
-                if not index:  # parts of a whole stand in; here that is what figures do
+                if not index:  # parts of a whole are indented; here the figures are
                     value = value[len(value.plain) - len(value.plain.lstrip()) :]
                 if index and _BARS.fullmatch(value.plain):  # a bar was made for a place in a line
                     continue

@@ -21,7 +21,7 @@ from powerccl.analysis.ways import Possible
 from powerccl.files import write_whole
 
 
-def write_csv(found: ReportFindings, folder: Path) -> list[Path]:
+def write_csv(findings: ReportFindings, folder: Path) -> list[Path]:
     """One file a table into `folder`, which is made; those without rows are left out. An empty cell: not known.
 
     Raises:
@@ -29,12 +29,14 @@ def write_csv(found: ReportFindings, folder: Path) -> list[Path]:
     """
     folder.mkdir(parents=True, exist_ok=True)
     per_iteration = [
-        {"rank": row.rank, "host": row.host, **_fields(row.per_iteration)} for row in found.ranks if row.per_iteration
+        {"rank": row.rank, "host": row.host, **_fields(row.per_iteration)}
+        for row in findings.ranks
+        if row.per_iteration
     ]
-    iterations = [{"host": each.host, **_fields(row)} for each in found.iterations for row in each.rows]
-    summaries = [{k: v for k, v in _fields(each).items() if k != "rows"} for each in found.iterations]
+    iterations = [{"host": each.host, **_fields(row)} for each in findings.iterations for row in each.rows]
+    summaries = [{k: v for k, v in _fields(each).items() if k != "rows"} for each in findings.iterations]
     tables: dict[str, list[dict[str, Any]]] = {
-        "ranks": [{k: v for k, v in _fields(row).items() if k != "per_iteration"} for row in found.ranks],
+        "ranks": [{k: v for k, v in _fields(row).items() if k != "per_iteration"} for row in findings.ranks],
         "ranks-per-iteration": per_iteration,
         "iterations": iterations,
         "iterations-summary": summaries,
@@ -86,8 +88,8 @@ _SUMMED = ("time_s", "wait_s", "transfer_s", "sleep_s")
 
 
 def _fields(row: Any) -> dict[str, Any]:
-    found: dict[str, Any] = msgspec.to_builtins(row, enc_hook=plain)
-    return found
+    fields: dict[str, Any] = msgspec.to_builtins(row, enc_hook=plain)
+    return fields
 
 
 def _flat(row: Possible) -> dict[str, Any]:

@@ -29,7 +29,7 @@ from powerccl.traces.run_info import model_label
 COMMUNICATION, ELSEWHERE = "bright_cyan", "yellow"
 NARROW = 84
 MAX_ROWS = 12
-LEAST_STARTUP_S = 1.0  # shorter start-ups change no share of a run that anybody reads; half of it would be noise
+LEAST_STARTUP_S = 1.0  # shorter start-ups change no printed share of a run; half of it would be noise
 
 
 def error_console() -> Console:
@@ -213,13 +213,13 @@ def _source(summary: RunSummary) -> str:
 
 
 def _coverage(summary: RunSummary) -> str:
-    found = summary.communication
+    counted = summary.communication
     parts = []
-    if found.timed_calls < found.calls:
-        parts.append(f"{found.timed_calls:,} of {plural(found.calls, 'call')} timed")
-    if found.estimated_s:
-        parts.append(f"{seconds(found.estimated_s)} more estimated")
-    if found.joules is not None and not found.resolved:
+    if counted.timed_calls < counted.calls:
+        parts.append(f"{counted.timed_calls:,} of {plural(counted.calls, 'call')} timed")
+    if counted.estimated_s:
+        parts.append(f"{seconds(counted.estimated_s)} more estimated")
+    if counted.joules is not None and not counted.resolved:
         parts.append("energy in proportion to time: shorter than the sampling interval")
     return "; ".join(parts)
 

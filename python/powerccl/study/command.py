@@ -91,9 +91,9 @@ def scaling(
 ) -> int:
     """Run a job at several world sizes, and show how it scales.
 
-    For each world size, the study records the job as `powerccl run --policy observe` does. powerccl-bench then sweeps
-    the job's collectives on the same GPUs over the same links. The table shows time and bandwidth of each collective
-    in an iteration, beside the sweep's. It also shows the share of communication, throughput and energy.
+    For each world size, the study records the job as `powerccl run --policy observe` does. Then powerccl-bench sweeps
+    the job's collectives on the same GPUs and links. The table shows time and bandwidth of each collective in an
+    iteration, beside the sweep's. It also shows the share of communication, throughput and energy.
 
     In COMMAND, {gpus} becomes the world size. {json} becomes a file in which the job may report its iterations, as
     examples/train_gpt.py and powerccl-bench do. Without {json}, the study detects iterations from the sequence of
@@ -125,26 +125,28 @@ def scaling(
         )
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # so that an emulator ends with us
         folder, study = runs_dir, run_study(asked, runs_dir, say, sweep=not no_sweep, nccl=nccl)
-    found = findings(study, folder)
-    if not found.worlds:
+    scaled = findings(study, folder)
+    if not scaled.worlds:
         raise PowercclError(
-            "\n".join([f"no world of the study in {folder} has run", *found.notes]), "run its command again: it goes on"
+            "\n".join([f"no world of the study in {folder} has run", *scaled.notes]),
+            "run its command again: it goes on",
         )
-    alone = _write(found, json_file, markdown_file, html_file)
+    alone = _write(scaled, json_file, markdown_file, html_file)
     if not alone:
         from powerccl.console import Console
         from powerccl.study.report import print_scaling
 
-        print_scaling(Console(), found)
-    if found.failed and not source:
+        print_scaling(Console(), scaled)
+    if scaled.failed and not source:
         raise PowercclError(
-            f"{len(found.failed)} of {len(found.worlds) + len(found.failed)} worlds failed: {', '.join(found.failed)}",
+            f"{len(scaled.failed)} of {len(scaled.worlds) + len(scaled.failed)} worlds failed: "
+            f"{', '.join(scaled.failed)}",
             "the same command tries them again; the tables are of the others",
         )
     return 0
 
 
-def _write(found: ScalingFindings, json_file: str, markdown_file: str, html_file: str) -> bool:
+def _write(scaled: ScalingFindings, json_file: str, markdown_file: str, html_file: str) -> bool:
     """Write what was asked for; whether one of the two went to stdout, in place of the tables."""
     from powerccl import clean
     from powerccl.commandline.output import write_out
@@ -152,13 +154,13 @@ def _write(found: ScalingFindings, json_file: str, markdown_file: str, html_file
 
     texts: list[tuple[str, str | bytes]] = []
     if json_file:
-        texts.append((json_file, clean.to_json(found, indent=1)))
+        texts.append((json_file, clean.to_json(scaled, indent=1)))
     if markdown_file:
-        texts.append((markdown_file, markdown(found)))
+        texts.append((markdown_file, markdown(scaled)))
     if html_file:
         from powerccl.study.page import scaling_page
 
-        texts.append((html_file, scaling_page(found).encode()))
+        texts.append((html_file, scaling_page(scaled).encode()))
     for name, text in texts:
         write_out(name, text)
     return any(name == "-" for name, _ in texts)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Study E: one training job on more and more GPUs, and what its collectives come to at each size.
 
-Of each world size: the time of every collective in an iteration, the bandwidth that makes, the same of a sweep of this
-size on the same GPUs, communication's share of an iteration, throughput and energy.
+Of each world size: the time and bandwidth of every collective in an iteration. Beside them, those of a sweep of this
+size on the same GPUs. Then communication's share of an iteration, throughput and energy.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ MARKED, BY_JOB = "the job's own streams", "the replay's own events"
 class Collective(msgspec.Struct, kw_only=True):
     """One collective of an iteration; times are means over iterations and GPUs.
 
-    busbw_gbs is bytes x (n-1)/n / time (all-reduce: twice that), as study E estimates it, waiting for late ranks
-    included; transfer_busbw_gbs of the time since the last rank had begun. sweep_* are of powerccl-bench.
-    None: not known.
+    busbw_gbs is bytes x (n-1)/n / time (all-reduce: twice that), as study E estimates it. It includes waiting for late
+    ranks. transfer_busbw_gbs is of the time since the last rank had begun. sweep_* are of powerccl-bench. None: not
+    known.
     """
 
     pattern: str
@@ -148,7 +148,7 @@ def examine(world: World, folder: Path, job_file: Path, tokens_per_gpu: int | No
     run = read_run(folder)
     world.notes += [*run.problems, *filter(None, [run.late])]
     if not world.emulated and (any(rank.emulated for rank in run.ranks) or any(log.emulated for log in run.power)):
-        world.emulated = "yes"  # an emulated machine that somebody else has started
+        world.emulated = "yes"  # an emulated machine that another process has started
     world.gpu = next((log.about["gpu0_name"] for log in run.power if "gpu0_name" in log.about), "")
     built = run_tables(run)
     kernels = built.kernels
@@ -187,10 +187,10 @@ def _communication(world: World, built: RunTables, spans: iv.Intervals, steps: S
     busy = communication_intervals(ran)
     world.collectives = _collectives(ran, made, count, len(busy))
     marked = built.marks.exposed if built.marks else None
-    found = of_stretches(
+    shares = of_stretches(
         [(each, None if marked is None else marked.get(gpu)) for gpu, each in sorted(busy.items())], spans
     )
-    world.communication_pct, world.exposed_pct = found.communicating_pct, found.exposed_pct
+    world.communication_pct, world.exposed_pct = shares.communicating_pct, shares.exposed_pct
     world.exposed_from = MARKED if marked is not None else ""
     if marked is None and steps.exposed_ms:
         world.exposed_pct = 100 * float(np.mean(steps.exposed_ms)) / 1e3 * count / length_s
@@ -210,7 +210,7 @@ def _collectives(kernels: pl.DataFrame, calls: pl.DataFrame, iterations: int, gp
         (str(pattern), int(size)): int(number)
         for pattern, size, number in calls.group_by("pattern", "bytes", maintain_order=True).len().iter_rows()
     }
-    found = []
+    collectives = []
     for (pattern, size), rows in kernels.group_by("pattern", "bytes", maintain_order=True):
         pattern, size = str(pattern), int(str(size))
         timed = len(rows) / gpus / iterations
@@ -218,7 +218,7 @@ def _collectives(kernels: pl.DataFrame, calls: pl.DataFrame, iterations: int, gp
         mean_s = float(rows["duration_ns"].to_numpy().mean()) / 1e9
         transfer_s = _transfer_s(rows)
         bytes_moved = size * patterns.bus_factor(pattern, int(rows["ranks"].to_numpy().max()))
-        found.append(
+        collectives.append(
             Collective(
                 pattern=pattern,
                 size_bytes=size,
@@ -229,11 +229,11 @@ def _collectives(kernels: pl.DataFrame, calls: pl.DataFrame, iterations: int, gp
                 transfer_busbw_gbs=bytes_moved / transfer_s / 1e9 if transfer_s and bytes_moved > 0 else None,
             )
         )
-    return sorted(found, key=lambda each: -each.time_s)
+    return sorted(collectives, key=lambda each: -each.time_s)
 
 
 def _transfer_s(rows: pl.DataFrame) -> float | None:
-    """Mean over operations of the shortest kernel among the ranks: the last to come waits for nobody.
+    """Mean over operations of the shortest kernel among the ranks: the last to come waits for no other.
 
     None where ranks did not run equally many, so that it cannot be said which belong together.
     """
@@ -284,7 +284,7 @@ def read_sweep(path: Path) -> list[SweepPoint]:
         with contextlib.suppress(msgspec.DecodeError):  # a last line that was cut off
             lines.append(decode_json(line, dict[str, Any]))
     emulated = any(line.get("emulated") for line in lines)
-    found = []
+    points = []
     for row in lines:
         with contextlib.suppress(KeyError, TypeError, ValueError, OverflowError):
             # On the emulator the host's own clock also counts what this machine's few cores lose.
@@ -293,7 +293,7 @@ def read_sweep(path: Path) -> list[SweepPoint]:
                 continue
             size, pattern, joules = int(row["size_bytes"]), str(row["pattern"]), row.get("joules_per_gpu")
             moved = size * patterns.bus_factor(pattern, int(row["ranks"]))
-            found.append(
+            points.append(
                 SweepPoint(
                     pattern=pattern,
                     size_bytes=size,
@@ -302,7 +302,7 @@ def read_sweep(path: Path) -> list[SweepPoint]:
                     joules_per_gpu=None if joules is None else float(joules),
                 )
             )
-    return found
+    return points
 
 
 def beside_sweep(world: World) -> None:

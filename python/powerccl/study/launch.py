@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """`powerccl study scaling`: a command recorded with each world size and kind of link, and the sweep beside it.
 
-Everything is kept in one folder: `study.json` (what was asked, of which machine, which run folder is whose), a run
-folder, the job's own file and the sweep's replies for each world. What is there is not run again; what failed is.
+Everything is kept in one folder: `study.json`, and for each world a run folder, the job's own file and the sweep's
+replies. `study.json` says what was asked, of which machine, and which run folder is whose. What is there is not run
+again; what failed is.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from powerccl.launch.record import record
 from powerccl.launch.request import Request
 from powerccl.machine import machine_of, refuse_other
 from powerccl.quantities import plural
-from powerccl.study import findings as found
+from powerccl.study import findings as study_findings
 
 STUDY_FILE = "study.json"
 STUDY_SCHEMA = 1
@@ -141,7 +142,7 @@ def run_study(asked: Asked, folder: Path, say: Callable[[str], None], sweep: boo
                 continue
             if sweep and gpus > 1 and not (folder / f"{name}.sweep.jsonl").exists():
                 world = _world(study, folder, gpus, links, platform)
-                sizes = found.to_sweep(world)
+                sizes = study_findings.to_sweep(world)
                 if not sizes:  # what the job communicated by is not NCCL: there is nothing to set beside it
                     continue
                 sizes += [("all_reduce", size) for size in PUBLISHED_SIZES if asked.all_reduce]
@@ -171,7 +172,7 @@ def read_study(folder: Path) -> Study:
     return study
 
 
-def findings(study: Study, folder: Path) -> found.ScalingFindings:
+def findings(study: Study, folder: Path) -> study_findings.ScalingFindings:
     """What the worlds that have run come to."""
     worlds, missing = [], []
     for links in study.asked.links:
@@ -182,14 +183,14 @@ def findings(study: Study, folder: Path) -> found.ScalingFindings:
                     missing.append(name)
                 continue
             world = _world(study, folder, gpus, links, None)
-            world.sweep = found.read_sweep(folder / f"{name}.sweep.jsonl")
-            found.beside_sweep(world)
+            world.sweep = study_findings.read_sweep(folder / f"{name}.sweep.jsonl")
+            study_findings.beside_sweep(world)
             worlds.append(world)
-    found.scale(worlds)
+    study_findings.scale(worlds)
     failed = {name: why for name, why in study.failed.items() if name not in study.runs}
     notes = [f"{name} failed: {why}" for name, why in failed.items()]
     notes += [f"not run yet: {', '.join(missing)}"] if missing else []
-    return found.ScalingFindings(
+    return study_findings.ScalingFindings(
         command=words_of(study.asked.command),
         started_at=study.started_at,
         host=study.host,
@@ -262,7 +263,7 @@ def _words(gpus: int, links: str, platform: tuple[str, Path] | None, asked: Aske
 
 def _machine(native: NativeFiles, platforms: list[tuple[int, str, Path]], nccl: str) -> dict[str, dict[str, str]]:
     """The machine of each platform, as powerccl-bench names it; the host alone where no GPU can be used."""
-    found = {}
+    machines = {}
     served: list[tuple[str, Path | None]] = [(name, path) for _, name, path in platforms]
     for name, path in served or [("", None)]:
         with contextlib.ExitStack() as stack:
@@ -271,10 +272,10 @@ def _machine(native: NativeFiles, platforms: list[tuple[int, str, Path]], nccl: 
                 environment = stack.enter_context(Emulation(native, path, None)).environment(environment)
             server = BenchServer(native, environment, 0, MACHINE_LIMIT_S, Path(os.devnull), nccl)
             try:
-                found[name] = machine_of(stack.enter_context(server).about)
+                machines[name] = machine_of(stack.enter_context(server).about)
             except PowercclError:
-                found[name] = machine_of({"host": os.uname().nodename})
-    return found
+                machines[name] = machine_of({"host": os.uname().nodename})
+    return machines
 
 
 def _open(native: NativeFiles, asked: Asked, platforms: list[tuple[int, str, Path]], folder: Path, nccl: str) -> Study:
@@ -366,7 +367,9 @@ def _run(
     return done.folder.name
 
 
-def _world(study: Study, folder: Path, gpus: int, links: str, platform: tuple[str, Path] | None) -> found.World:
+def _world(
+    study: Study, folder: Path, gpus: int, links: str, platform: tuple[str, Path] | None
+) -> study_findings.World:
     from powerccl.traces.folder import read_run
 
     name = f"{links}-{gpus}"
@@ -379,8 +382,8 @@ def _world(study: Study, folder: Path, gpus: int, links: str, platform: tuple[st
     if not platform:
         info = read_run(run_folder).info
         emulated = info.emulated if info else ""
-    world = found.World(gpus=gpus, links=links, emulated=emulated, folder=run_folder.name)
-    return found.examine(world, run_folder, folder / f"{name}.job.json", study.asked.tokens)
+    world = study_findings.World(gpus=gpus, links=links, emulated=emulated, folder=run_folder.name)
+    return study_findings.examine(world, run_folder, folder / f"{name}.job.json", study.asked.tokens)
 
 
 def _sweep(

@@ -12,7 +12,7 @@ from powerccl.study import report as scaling
 from powerccl.study.findings import ScalingFindings, World
 
 COLOURS = ("var:communication", "var:elsewhere", "var:badge")
-WIDE_RANGE = 10  # from here on small values would lie on the axis
+WIDE_RANGE = 10  # from here on small values would be on the axis
 LOGARITHMIC = {"title": "GB/s", "type": "log", "tickvals": [0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50, 100, 200, 500]}
 CATEGORIES = {"type": "category"}
 
@@ -70,7 +70,7 @@ def _throughput(worlds: list[World]) -> dict[str, Any]:
 
 
 def _bandwidth(worlds: list[World]) -> dict[str, Any]:
-    """Each collective in the job and alone: dots, since links may lie two orders of magnitude apart."""
+    """Each collective in the job and alone: dots, since links may differ by two orders of magnitude."""
     series: dict[tuple[str, str], list[tuple[str, float | None]]] = {}
     for world in worlds:
         for each in scaling.collectives_shown(world):

@@ -41,7 +41,7 @@ PUBLISHED_ALL_REDUCE = (
 
 @dataclass
 class Grid:
-    """One table: `published` are indices of rows that are not ours; columns after `left` stand to the right."""
+    """One table: `published` are indices of rows that are not ours; columns after `left` are aligned to the right."""
 
     title: str
     columns: list[str]
@@ -62,8 +62,8 @@ class Grid:
 
 def grids(findings: ScalingFindings) -> list[Grid]:
     """The study's tables; those that have nothing to say are left out."""
-    found = [_worlds(findings.worlds), _collectives(findings.worlds), _all_reduce(findings.worlds)]
-    return [grid for grid in found if grid.rows]
+    tables = [_worlds(findings.worlds), _collectives(findings.worlds), _all_reduce(findings.worlds)]
+    return [grid for grid in tables if grid.rows]
 
 
 def remarks(findings: ScalingFindings) -> list[str]:
@@ -121,7 +121,7 @@ def emulated_names(findings: ScalingFindings) -> str:
 
 
 def beside_published(findings: ScalingFindings) -> bool:
-    """Whether published rows stand in some table."""
+    """Whether some table has published rows."""
     return any(grid.published or "published" in " ".join(grid.columns) for grid in grids(findings))
 
 
@@ -238,6 +238,6 @@ def _all_reduce(worlds: list[World]) -> Grid:
     grid.columns += ["published: 4, 1 node", "8, 2 nodes"]
     for row in PUBLISHED_ALL_REDUCE:
         points = [swept[id(world)].get(row[0] * MIB) for world in shown]
-        ours = [number(point.busbw_gbs if point else None) for point in points]
-        grid.rows.append([byte_size(row[0] * MIB), *ours, number(row[4]), number(row[2])])
+        measured = [number(point.busbw_gbs if point else None) for point in points]
+        grid.rows.append([byte_size(row[0] * MIB), *measured, number(row[4]), number(row[2])])
     return grid
