@@ -4,9 +4,9 @@
 Runs in the job's own Python (3.9 and later) and imports nothing of the package `powerccl`. It uses public interfaces
 of PyTorch: `fully_shard`, `FSDPModule.set_custom_all_gather`, `torch.cuda.MemPool`.
 
-A window is registered only when it is proven that all ranks have their outputs at equal offsets: for a while outputs
-come from the pool unregistered, each rank notes where they lay, and then all ranks compare. Where anything differs,
-fails or is missing, on any rank, everything stays as PyTorch has it on all ranks. docs/decisions has the reasons.
+A window is registered only when it is proven that all ranks have their outputs at equal offsets. For a while outputs
+come from the pool unregistered. Each rank notes their addresses, and then all ranks compare. If anything differs, fails
+or is missing, on any rank, everything stays as PyTorch has it on all ranks. docs/decisions has the reasons.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from pathlib import Path
 from typing import Any
 
 # BYTES@RANKS, several with commas: from how large an output on it gets a window in a group of so many ranks. Groups of
-# other numbers are left alone, since ways were not measured there. Without @RANKS: any number.
+# other numbers get no windows, since ways were not measured there. Without @RANKS: any number.
 LEAST_VARIABLE = "POWERCCL_WINDOWS_FROM"
 POLICY_VARIABLE, ZERO_CTA = "NCCL_CTA_POLICY", "2"
 OUR_POLICY = "POWERCCL_WINDOWS_POLICY"  # set where the policy is ours, which another NCCL below this process may refuse
 FIRST_NCCL = (2, 29)  # before, NCCL refuses the zero-CTA policy to communicators made by PyTorch
 # All ranks compare after so many outputs for a group, since counting is what they do alike. A large model has some
-# hundred a step; where they still came to lie elsewhere in the second half, the next one decides.
+# hundred a step; if their addresses still changed in the second half, the next one decides.
 COMPARE_AFTER = (64, 256, 1024)
 # How long a rank waits for the others then. They are at the same gather, so more than a step's time is a rank that does
 # not come; the job stands still meanwhile.
@@ -50,13 +50,13 @@ def install() -> _Finder:
 
 def wanted() -> dict[int, int]:
     """Return what POWERCCL_WINDOWS_FROM says: bytes by the group's ranks, 0 for any; nothing if it cannot be read."""
-    found = {}
+    least_bytes = {}
     for each in os.environ.get(LEAST_VARIABLE, "").split(","):
         least, _, ranks = each.partition("@")
         if not least.isdigit() or (ranks and not ranks.isdigit()):
             return {}
-        found[int(ranks or 0)] = int(least)
-    return found
+        least_bytes[int(ranks or 0)] = int(least)
+    return least_bytes
 
 
 _usable = False  # this process's NCCL has what it takes
@@ -97,7 +97,7 @@ _states: dict[str, dict[str, object]] = {}  # of each group, "" is all of it
 
 
 def _note(state: str, reason: str = "", group: str = "", **more: object) -> None:
-    """Leave word in the run folder, which the summary reads; anew where the state changes."""
+    """Write the state into the run folder, for the summary; again when it changes."""
     folder = os.environ.get("POWERCCL_RUN_FOLDER")
     if not folder:
         return
@@ -177,9 +177,9 @@ def _set_windows(module: Any) -> None:
 def _putting_back(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def method(module: Any, *arguments: Any, **keywords: Any) -> Any:
-        ours = _gather_of(module)
-        if isinstance(ours, WindowAllGather):
-            module.set_custom_all_gather(ours.before)
+        gather = _gather_of(module)
+        if isinstance(gather, WindowAllGather):
+            module.set_custom_all_gather(gather.before)
         return original(module, *arguments, **keywords)
 
     return method
@@ -295,8 +295,8 @@ class Windows:
                 digest, settled = self._layout()
         except Exception as error:
             failed = f"{type(error).__name__}: {error}"
-        mine = {"digest": digest, "settled": settled, "failed": failed, "host": host}
-        verdict = self._agree(step, mine, self._judge_places)
+        note = {"digest": digest, "settled": settled, "failed": failed, "host": host}
+        verdict = self._agree(step, note, self._judge_places)
         if verdict == "on":
             self._register()
         elif verdict != "again":
@@ -309,15 +309,15 @@ class Windows:
         if len({each["host"] for each in ranks}) > 1:
             return "ranks are on several hosts, where ways were not measured"
         if len({each["digest"] for each in ranks}) > 1:
-            return "outputs do not lie at equal offsets on all ranks"
+            return "outputs are not at equal offsets on all ranks"
         if all(each["settled"] for each in ranks):
             return "on"
         if self.outputs < COMPARE_AFTER[-1]:
             return "again"
-        return "outputs come to lie elsewhere again and again"
+        return "the addresses of outputs change again and again"
 
     def _layout(self) -> tuple[str, bool]:
-        """Return a digest of where outputs lay within the pool's segments, and whether no new place came lately.
+        """Return a digest of the outputs' places within the pool's segments, and whether no new place came lately.
 
         PyTorch registers a pool's segments one after the other, all ranks together: in the order of their addresses or
         of their making, by its version. So a segment counts as the same on two ranks only if it has both places.
@@ -336,18 +336,18 @@ class Windows:
         self.bytes = sum(size for _, size in segments)
         return hashlib.sha256("\n".join(lines).encode()).hexdigest(), 2 * newest < len(self.placed)
 
-    def _agree(self, step: str, mine: object, judge: Callable[[list[Any]], str]) -> str:
+    def _agree(self, step: str, note: object, judge: Callable[[list[Any]], str]) -> str:
         """Return one verdict for all ranks of the group: the group's first rank judges what all have to say.
 
         Through the job's store and not by a collective, because a rank without this hook would never come to that. The
-        verdict is set once: who has waited too long sets another, or learns that there is one.
+        verdict is set once: a rank that has waited too long sets another, or learns of the existing one.
         """
         import torch.distributed as dist
 
         store = dist.distributed_c10d._get_default_store()
         ranks, rank = dist.get_process_group_ranks(self.group), dist.get_rank()
         base = f"powerccl/{self.name}/{step}"
-        store.set(f"{base}/{rank}", json.dumps(mine))
+        store.set(f"{base}/{rank}", json.dumps(note))
         try:
             if rank != ranks[0]:
                 store.wait([f"{base}/verdict"], 2 * PATIENCE)

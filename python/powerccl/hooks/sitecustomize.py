@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Stands first in PYTHONPATH of jobs under `powerccl run --ways`: hooks PyTorch's import, then runs the user's own.
+"""First in PYTHONPATH of jobs under `powerccl run --ways`: hooks PyTorch's import, then runs the user's own.
 
 Python imports the first `sitecustomize` that it finds whenever it starts, in every process of the job. So this one
 imports next to nothing, changes nothing but what happens when `torch` is imported, and never fails.

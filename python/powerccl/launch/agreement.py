@@ -24,12 +24,12 @@ from pathlib import Path
 from powerccl.launch.launchers import JobLauncher, boot_id, plain, seconds_alive
 from powerccl.traces.run_info import RUN_FILE, RunId, new_run_id
 
-# Ranks of one start come within seconds. At half of this, a large job on a slow file system may be late; at double, a
-# start that repeats a key whose first start died before all ranks had joined is more likely to join that one.
+# Ranks of one start come within seconds. At half of this, a large job on a slow file system may be late. At double, a
+# start may join an older one that has the same key and died before all its ranks had joined.
 JOIN_S = 600.0
 # A rank that started this long after the leader's end is another start's. Clocks play no part; skew of launching does.
 ENDED_S = 30.0
-KEPT_S = 86_400.0  # what is older has nobody to come any more
+KEPT_S = 86_400.0  # an older start has no ranks to come any more
 MOST_STARTS = 1000
 TAKEN_S = 0.3  # a rank that turns out to be another start's takes its claim back within this
 
@@ -45,35 +45,35 @@ def join(runs: Path, name: str, launcher: JobLauncher) -> RunId:
     digest = _digest(launcher.name, *launcher.key)
     for number in range(1, MOST_STARTS):
         start = starts / f"{digest}.{number}"
-        ours = False
+        is_leader = False
         if _read(start / "id") is None:
             run_id = new_run_id()
             made = RunId(run_id, f"{launcher.job}-{plain(name)}-{run_id[:6]}")
-            ours = _publish(start / "id", f"{made.run_id} {made.folder}")
-            if ours:
+            is_leader = _publish(start / "id", f"{made.run_id} {made.folder}")
+            if is_leader:
                 _clean(starts)
-        run = _joined(runs, start, launcher, ours)
+        run = _joined(runs, start, launcher, is_leader)
         if run is not None:
             return run
     raise OSError(17, "one job was started a thousand times within a day")
 
 
-def _joined(runs: Path, start: Path, launcher: JobLauncher, ours: bool) -> RunId | None:
-    """The run of that start, if we belong to it and are in it now; `ours`: it was us who began it."""
+def _joined(runs: Path, start: Path, launcher: JobLauncher, is_leader: bool) -> RunId | None:
+    """The run of that start, if we belong to it and are in it now; `is_leader`: this process began it."""
     run_id, _, folder = (_read(start / "id") or "").partition(" ")
     if not folder:
         return None
     host = start / f"host-{boot_id() or plain(os.uname().nodename)}-{plain(launcher.node)}"
-    mine = _digest(launcher.here) if launcher.here else ""
+    here = _digest(launcher.here) if launcher.here else ""
     there = _read(host)
-    if mine and there and there != mine:
+    if here and there and there != here:
         return None
-    if not ours and not (mine and there) and not _open_to_us(start, runs / folder / RUN_FILE):
+    if not is_leader and not (here and there) and not _open_to_us(start, runs / folder / RUN_FILE):
         return None
     rank = start / f"rank-{launcher.rank}"
-    if launcher.rank >= 0 and not _claim(rank, rival_may_leave=not (mine and there)):
+    if launcher.rank >= 0 and not _claim(rank, rival_may_leave=not (here and there)):
         return None
-    if mine and not there and not _publish(host, mine) and _read(host) != mine:
+    if here and not there and not _publish(host, here) and _read(host) != here:
         shutil.rmtree(rank, ignore_errors=True)  # another start's rank of this node was quicker
         return None
     return RunId(run_id, folder)
@@ -111,7 +111,7 @@ def _open_to_us(start: Path, run_file: Path) -> bool:
 
 
 def _publish(entry: Path, text: str) -> bool:
-    """Make an entry with that text, unless there is one. True: it is there with our text.
+    """Make an entry with that text, unless one exists. True: it exists with our text.
 
     Raises:
         OSError: it cannot be made, and there is none.
@@ -138,7 +138,7 @@ def _read(entry: Path) -> str | None:
 
 
 def _clean(starts: Path) -> None:
-    """Remove starts so old that nobody joins them any more, with all others of their key."""
+    """Remove starts so old that no rank joins them any more, with all others of their key."""
     with contextlib.suppress(OSError):
         # One look: what another launcher begins meanwhile is new.
         changed = {entry.path: entry.stat(follow_symlinks=False).st_mtime for entry in os.scandir(starts)}

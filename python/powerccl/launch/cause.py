@@ -68,14 +68,14 @@ class Evidence(NamedTuple):
 
 def read_seen(lines: Iterable[str]) -> list[Seen]:
     """The agent's lines about processes; others are skipped."""
-    found = []
+    processes = []
     for line in lines:
         if not line.startswith(_MARK):
             continue
         words = line.removeprefix(_MARK).strip().split(",")
         if len(words) == 10 and words[1].isdecimal():
-            found.append(Seen(words[0], int(words[1]), *(trait == "1" for trait in words[2:])))
-    return found
+            processes.append(Seen(words[0], int(words[1]), *(trait == "1" for trait in words[2:])))
+    return processes
 
 
 def find_cause(evidence: Evidence) -> str:

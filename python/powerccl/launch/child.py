@@ -61,7 +61,7 @@ class Ended:
 
 @dataclass
 class Child:
-    """A child of `run_child`: its process once there is one, and its wait status once it has ended."""
+    """A child of `run_child`: its process once it exists, and its wait status once it has ended."""
 
     pid: int = 0
     status: int | None = None
@@ -184,7 +184,7 @@ def run_child(
 
 
 def _wait_plainly(child: Child) -> None:
-    """Wait for its end, or for a signal to us. The relay is gone, so that is passed on whoever it was sent to."""
+    """Wait for its end, or for a signal to us. The relay is gone, so every signal is passed on."""
     try:
         child.status = os.waitpid(child.pid, 0)[1]
     except InterruptionError as interruption:
@@ -193,8 +193,8 @@ def _wait_plainly(child: Child) -> None:
 
 
 def _run_with_signals(child: Child, command: list[str], environment: Mapping[str, str], output: Path | None) -> None:
-    ours = {*PYTHON_IGNORES, signal.SIGCHLD}  # ignored, SIGCHLD would reap the child before we see how it ended
-    ignored = {n for n in signal.valid_signals() - ours if signal.getsignal(n) is signal.SIG_IGN}
+    handled = {*PYTHON_IGNORES, signal.SIGCHLD}  # ignored, SIGCHLD would reap the child before we see how it ended
+    ignored = {n for n in signal.valid_signals() - handled if signal.getsignal(n) is signal.SIG_IGN}
     # A profiler that is preloaded into this process has a timer of its own, which is not the job's.
     timers = {n for n in _TIMERS if signal.getsignal(n) is None}
     watched = {int(n) for n in signal.valid_signals()} - ignored - timers - {signal.SIGKILL, signal.SIGSTOP}
@@ -208,7 +208,7 @@ def _taking(watched: set[int]) -> Iterator[tuple[set[int], list[int]]]:
     """Take signals for as long as the `with` lasts. Gives the mask before, and a list that others' threads fill.
 
     The main thread blocks them and waits for them. A thread of a library that does not block them may be chosen by the
-    kernel instead: a handler notes the signal then, where the default would end this process.
+    kernel instead. Then a handler notes the signal, where the default would end this process.
     """
     elsewhere: list[int] = []
 
@@ -256,7 +256,7 @@ def _execute(
     command: list[str], environment: Mapping[str, str], start: Callable[[str, list[str], dict[str, str]], int]
 ) -> int:
     """Start the command as execvp(3) does, by the PATH of that environment; what `start` gives."""
-    # Environments may hold a variable without a name, which Python passes to nobody.
+    # Environments may hold a variable without a name, which Python passes to no child.
     passed = {name: value for name, value in environment.items() if name}
     program = shutil.which(command[0], path=environment.get("PATH")) or command[0]
     try:
@@ -293,7 +293,7 @@ class _Relay:
         self._watched = watched
         self._witness = witness
         self._elsewhere = elsewhere
-        # Both together, in whichever order they come: stop as the child has. Whoever sent the signal to us continues us
+        # Both together, in whichever order they come: stop as the child has. The sender of the signal continues us
         # as well. A child that was stopped behind our back is continued behind it.
         self._child_stopped = False
         self._stop_asked_s = -_STOP_S

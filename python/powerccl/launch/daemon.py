@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The clock daemon of those who may set clocks themselves, where the machine has no powerccld.
 
-It is the same program as the system's, started by the first job that needs it and shared by the user's others on this
-machine, since a GPU has one writer. Each job's launcher stays connected to it; it ends when nobody is any more, and has
-restored every clock by then. One that is killed is started again, and finds in its state file what to restore.
+It is the same program as the system's. The first job that needs it starts it, and the user's other jobs on this machine
+share it, since a GPU has one writer. Each job's launcher stays connected to it. It ends when the last launcher is gone,
+and has restored every clock by then. One that is killed is started again, and finds in its state file what to restore.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from powerccl.traces.helpers import HelperLog
 
 END_S = 8.0
 _ARRIVAL_S = 5.0
-_TAKEN = "another powerccld"  # its words when somebody serves already
+_TAKEN = "another powerccld"  # its words when another daemon serves already
 _MEMORY = Path("/dev/shm")  # its files need no disk, and end with the machine as locked clocks do
 
 
@@ -78,7 +78,7 @@ class PrivateDaemon(Kept):
             say(f"clocks may still be set: {service.last_words()}")
 
     def _join(self) -> None:
-        """Connect, and serve where nobody does. Of two launchers at once the state file's lock lets one serve."""
+        """Connect; start a daemon if none serves. Of two launchers together the state file's lock lets one serve."""
         deadline = time.monotonic() + _ARRIVAL_S
         while not self._connected():
             failure = self._serve()
@@ -136,7 +136,7 @@ class PrivateDaemon(Kept):
             time.sleep(0.02)
 
     def _others(self) -> bool:
-        """Whether somebody else is connected: another job's launcher, as a rule."""
+        """Whether another process is connected: another job's launcher, as a rule."""
         try:
             with connect(self.listening) as session:
                 return session.status_and_totals()[1].sessions > 1
@@ -166,7 +166,7 @@ def find_daemon(
 
 
 def listening_path(environment: Mapping[str, str]) -> Path:
-    """Where this user's own daemon of this machine listens; its state file lies beside it. An emulated machine is one.
+    """Where this user's own daemon of this machine listens; its state file is beside it. An emulated machine is one.
 
     Raises:
         PowercclError: somebody else owns the folder.
@@ -185,7 +185,7 @@ def listening_path(environment: Mapping[str, str]) -> Path:
 
 
 def system_daemon(environment: Mapping[str, str]) -> Path | None:
-    """The socket of the daemon to ask, if there is one: as the environment names it, else the system's."""
+    """The socket of the daemon to ask: as the environment names it, else the system's; None: no socket."""
     named = environment.get(SOCKET_VARIABLE, "")
     if named:
         return Path(named)

@@ -44,7 +44,7 @@ def emulated_platform(native: NativeFiles, name: str) -> Path:
 
 
 def platform_name(text: str) -> str:
-    """What a platform of `--emulate` or `--platform` is called: files by their name, changes as they stand."""
+    """What a platform of `--emulate` or `--platform` is called: files by their name, changes unaltered."""
     if text.endswith((".conf", ".json")):
         return Path(text).stem
     return text

@@ -37,15 +37,15 @@ TUNER = "NCCL_TUNER_PLUGIN"
 TUNER_TABLE = "POWERCCL_TUNER_TABLE"
 CHAINED = {PROFILER: "POWERCCL_CHAINED_PROFILER", TUNER: "POWERCCL_CHAINED_TUNER"}
 
-# File names of the libraries whose calls ours stand before.
+# File names of the libraries whose calls ours interpose.
 CALLED = ("libnccl", "libcuda", "libmpi")
 
 
 def with_plugin(base: Mapping[str, str], kind: str, native: NativeFiles) -> dict[str, str]:
     """The environment with our library as NCCL's plugin of that kind, in front of the one that it names so far."""
-    ours = str(native.path(NCCL_ADAPTER))
-    environment = {**base, kind: ours}
-    if base.get(kind, ours) != ours:
+    adapter = str(native.path(NCCL_ADAPTER))
+    environment = {**base, kind: adapter}
+    if base.get(kind, adapter) != adapter:
         environment.setdefault(CHAINED[kind], base[kind])
     return environment
 
@@ -109,35 +109,35 @@ def can_preload(library: Path) -> bool:
     return ":" not in str(library) and not any(letter.isspace() for letter in str(library))
 
 
-def with_preload(environment: Mapping[str, str], ours: Sequence[Path], wanted: Sequence[Path]) -> dict[str, str]:
-    """The environment with `wanted` preloaded last, and no others of `ours`, which an outer run may have left.
+def with_preload(environment: Mapping[str, str], libraries: Sequence[Path], wanted: Sequence[Path]) -> dict[str, str]:
+    """The environment with `wanted` preloaded last, and no others of `libraries`, which an outer run may have left.
 
     A library that must come first (AddressSanitizer's runtime, another MPI tool) stays where the user put it.
-    An NCCL, CUDA or MPI that the user preloads comes behind ours: calls would never reach ours otherwise.
+    An NCCL, CUDA or MPI that the user preloads comes behind these: calls would never reach them otherwise.
     """
-    names = {str(library) for library in ours}
+    names = {str(library) for library in libraries}
     before = environment.get("LD_PRELOAD", "").replace(":", " ").split()
     kept = [name for name in before if name not in names]
     added = [str(library) for library in wanted if can_preload(library)]
     if not added and kept == before:
         return dict(environment)
     place = next((i for i, name in enumerate(kept) if Path(name).name.startswith(CALLED)), len(kept))
-    found = {**environment, "LD_PRELOAD": ":".join([*kept[:place], *added, *kept[place:]])}
-    if not found["LD_PRELOAD"]:
-        del found["LD_PRELOAD"]
-    return found
+    preloaded = {**environment, "LD_PRELOAD": ":".join([*kept[:place], *added, *kept[place:]])}
+    if not preloaded["LD_PRELOAD"]:
+        del preloaded["LD_PRELOAD"]
+    return preloaded
 
 
 def with_sanitizers(environment: Mapping[str, str], base: Mapping[str, str]) -> dict[str, str]:
     """The environment in which programs built with AddressSanitizer start although a library comes before theirs.
 
-    Ours stand before no function that AddressSanitizer does. A library that the user preloads may, so its check
+    Ours interpose no function that AddressSanitizer does. A library that the user preloads may, so its check
     is left on then. What the user says about it comes later, and wins.
     """
     if base.get("LD_PRELOAD") or not environment.get("LD_PRELOAD"):
         return dict(environment)
-    theirs = environment.get("ASAN_OPTIONS", "")
-    return {**environment, "ASAN_OPTIONS": ":".join(filter(None, ("verify_asan_link_order=0", theirs)))}
+    options = environment.get("ASAN_OPTIONS", "")
+    return {**environment, "ASAN_OPTIONS": ":".join(filter(None, ("verify_asan_link_order=0", options)))}
 
 
 def recorded(environment: Mapping[str, str]) -> dict[str, str]:

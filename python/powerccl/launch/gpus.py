@@ -61,25 +61,25 @@ def _query(nvml: ctypes.CDLL) -> Gpus:
     status = int(nvml.nvmlInit_v2())
     if status:
         return Gpus(reason=f"nvmlInit failed with error {status}")
-    found = Gpus(emulated=hasattr(nvml, "powerccl_emulator_version"))
+    gpus = Gpus(emulated=hasattr(nvml, "powerccl_emulator_version"))
     text = ctypes.create_string_buffer(_NAME_BYTES)
     if nvml.nvmlSystemGetDriverVersion(text, ctypes.c_uint(_NAME_BYTES)) == 0:
-        found.driver = text.value.decode("utf-8", "replace")
+        gpus.driver = text.value.decode("utf-8", "replace")
     count = ctypes.c_uint()
     if nvml.nvmlDeviceGetCount_v2(ctypes.byref(count)) != 0:
-        found.reason = "NVML cannot count the GPUs"
+        gpus.reason = "NVML cannot count the GPUs"
     for index in range(count.value):
         device = ctypes.c_void_p()
         if nvml.nvmlDeviceGetHandleByIndex_v2(ctypes.c_uint(index), ctypes.byref(device)) != 0:
             continue
         if nvml.nvmlDeviceGetName(device, text, ctypes.c_uint(_NAME_BYTES)) == 0:
-            found.names.append(text.value.decode("utf-8", "replace"))
+            gpus.names.append(text.value.decode("utf-8", "replace"))
         if index == 0:
-            _abilities(nvml, device, found)
+            _abilities(nvml, device, gpus)
     nvml.nvmlShutdown()
-    if not found.names and not found.reason:
-        found.reason = "NVML finds no GPU"
-    return found
+    if not gpus.names and not gpus.reason:
+        gpus.reason = "NVML finds no GPU"
+    return gpus
 
 
 def nvlink_generation(library: str = NVML) -> int:
@@ -89,18 +89,18 @@ def nvlink_generation(library: str = NVML) -> int:
         if nvml.nvmlInit_v2():
             return 0
         device, active, version = ctypes.c_void_p(), ctypes.c_uint(), ctypes.c_uint()
-        found = 0
+        generation = 0
         if (
             nvml.nvmlDeviceGetHandleByIndex_v2(ctypes.c_uint(0), ctypes.byref(device)) == 0
             and nvml.nvmlDeviceGetNvLinkState(device, ctypes.c_uint(0), ctypes.byref(active)) == 0
             and active.value
             and nvml.nvmlDeviceGetNvLinkVersion(device, ctypes.c_uint(0), ctypes.byref(version)) == 0
         ):
-            found = version.value
+            generation = version.value
         nvml.nvmlShutdown()
     except (OSError, AttributeError):
         return 0
-    return found
+    return generation
 
 
 def query_gpus_in(environment: Mapping[str, str]) -> Gpus:
@@ -114,10 +114,10 @@ def query_gpus_in(environment: Mapping[str, str]) -> Gpus:
 def visible_gpus_in(environment: Mapping[str, str]) -> list[str]:
     """UUIDs of the GPUs that a program with that environment would use, as CUDA_VISIBLE_DEVICES says; never raises."""
     try:
-        found = _ask_in(environment, "cuda")
+        uuids = _ask_in(environment, "cuda")
     except (OSError, subprocess.TimeoutExpired, ValueError):
         return []
-    return [str(each) for each in found]
+    return [str(each) for each in uuids]
 
 
 def _ask_in(environment: Mapping[str, str], what: str) -> Any:
@@ -140,23 +140,23 @@ def _cuda_uuids() -> list[str]:
 
     try:
         cuda = ctypes.CDLL(CUDA)
-        count, device, found = ctypes.c_int(), ctypes.c_int(), ctypes.create_string_buffer(16)
+        count, device, identity = ctypes.c_int(), ctypes.c_int(), ctypes.create_string_buffer(16)
         if cuda.cuInit(0) or cuda.cuDeviceGetCount(ctypes.byref(count)):
             return []
         uuids = []
         for index in range(count.value):
-            if cuda.cuDeviceGet(ctypes.byref(device), index) or cuda.cuDeviceGetUuid(found, device):
+            if cuda.cuDeviceGet(ctypes.byref(device), index) or cuda.cuDeviceGetUuid(identity, device):
                 return []
-            uuids.append(f"GPU-{uuid.UUID(bytes=found.raw)}")
+            uuids.append(f"GPU-{uuid.UUID(bytes=identity.raw)}")
     except (OSError, AttributeError):
         return []
     return uuids
 
 
-def _abilities(nvml: ctypes.CDLL, device: ctypes.c_void_p, found: Gpus) -> None:
+def _abilities(nvml: ctypes.CDLL, device: ctypes.c_void_p, gpus: Gpus) -> None:
     energy_mj, power_mw = ctypes.c_ulonglong(), ctypes.c_uint()
-    found.energy_counter = nvml.nvmlDeviceGetTotalEnergyConsumption(device, ctypes.byref(energy_mj)) == 0
-    found.power_reading = nvml.nvmlDeviceGetPowerUsage(device, ctypes.byref(power_mw)) == 0
+    gpus.energy_counter = nvml.nvmlDeviceGetTotalEnergyConsumption(device, ctypes.byref(energy_mj)) == 0
+    gpus.power_reading = nvml.nvmlDeviceGetPowerUsage(device, ctypes.byref(power_mw)) == 0
     memory_mhz = (ctypes.c_uint * 64)()
     count = ctypes.c_uint(64)
     if nvml.nvmlDeviceGetSupportedMemoryClocks(device, ctypes.byref(count), memory_mhz) != 0 or not count.value:
@@ -166,7 +166,7 @@ def _abilities(nvml: ctypes.CDLL, device: ctypes.c_void_p, found: Gpus) -> None:
     count = ctypes.c_uint(1024)
     listed = nvml.nvmlDeviceGetSupportedGraphicsClocks(device, ctypes.c_uint(highest), ctypes.byref(count), clocks_mhz)
     if listed == 0:
-        found.clocks_mhz = sorted(clocks_mhz[: count.value])
+        gpus.clocks_mhz = sorted(clocks_mhz[: count.value])
 
 
 def may_set_clocks() -> bool:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The launcher that started this process as one rank of several, and what tells its starts apart.
 
-A start is told apart by `key`, which is the same for all ranks, and by `here`, which is the same for those of one node.
+A start is identified by `key`, which is the same for all ranks, and by `here`, the same for all ranks of one node.
 Ranks cannot see another node's processes, so whatever is read from /proc belongs to `here`.
 """
 
@@ -122,11 +122,11 @@ def _slurm(environment: Mapping[str, str]) -> JobLauncher:
 
 
 def _open_mpi(environment: Mapping[str, str]) -> JobLauncher:
-    found, uris = ancestor(OPEN_MPI), _server_uris(environment)
-    here = " ".join(filter(None, (uris, _start_of(found))))
+    server, uris = ancestor(OPEN_MPI), _server_uris(environment)
+    here = " ".join(filter(None, (uris, _start_of(server))))
     space = environment.get("PMIX_NAMESPACE") or environment.get("OMPI_MCA_ess_base_jobid")
     alone = environment.get("OMPI_COMM_WORLD_LOCAL_SIZE") == environment["OMPI_COMM_WORLD_SIZE"]
-    job = f"mpi-{plain(space or str(found.pid or parent_of()))}"
+    job = f"mpi-{plain(space or str(server.pid or parent_of()))}"
     rank = _number(environment, "OMPI_COMM_WORLD_RANK", "PMIX_RANK")
     local_rank = _number(environment, "OMPI_COMM_WORLD_LOCAL_RANK")
     key = (job, here if alone or not space else "")
@@ -134,7 +134,7 @@ def _open_mpi(environment: Mapping[str, str]) -> JobLauncher:
 
 
 def _hydra(environment: Mapping[str, str]) -> JobLauncher:
-    """Hydra gives its ranks no job id. Its proxy on each node was told the one port on which mpiexec listens."""
+    """Hydra gives its ranks no job id. Its proxy on each node has the one port on which mpiexec listens."""
     rank, local_rank = _number(environment, "PMI_RANK"), _number(environment, "MPI_LOCALRANKID", "PMI_RANK")
     proxy = ancestor(HYDRA)
     options = _options(proxy.pid)
@@ -165,8 +165,8 @@ def _server_uris(environment: Mapping[str, str]) -> str:
 
 def _server_of(uris: str) -> str:
     """Which of a job's PMIx servers is this node's: `1` of `prterun-n1-99@0.1;tcp4://…`."""
-    found = re.match(r"[^;]*\.(\d+);", uris)
-    return found[1] if found else ""
+    match = re.match(r"[^;]*\.(\d+);", uris)
+    return match[1] if match else ""
 
 
 def parent_of() -> int:
@@ -178,12 +178,12 @@ def ancestor(names: tuple[str, ...]) -> Process:
     """The nearest process above us whose name starts with one of `names`; an empty one if there is none."""
     pid = parent_of()
     for _ in range(MOST_ANCESTORS):
-        found = _process(pid)
-        if found.name.startswith(names):
-            return found
-        if not found.parent:
+        process = _process(pid)
+        if process.name.startswith(names):
+            return process
+        if not process.parent:
             break
-        pid = found.parent
+        pid = process.parent
     return Process()
 
 

@@ -69,10 +69,10 @@ def mpi_environment(
 def find_launchers() -> list[str]:
     """Launchers on PATH and in this Python's environment, each file and kind of a folder once."""
     places = os.pathsep.join([os.environ.get("PATH", ""), str(Path(sys.prefix) / "bin")])
-    found: dict[Path, str] = {}
+    launchers: dict[Path, str] = {}
     for name in LAUNCHER_NAMES:
         path = shutil.which(name, path=places)
-        beside = any(Path(path or "").parent == Path(other).parent for other in found.values())
+        beside = any(Path(path or "").parent == Path(other).parent for other in launchers.values())
         if path and not (beside and name in SYNONYMS):
-            found.setdefault(Path(path).resolve(), path)
-    return list(found.values())
+            launchers.setdefault(Path(path).resolve(), path)
+    return list(launchers.values())

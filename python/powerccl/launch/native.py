@@ -12,7 +12,7 @@ from pathlib import Path
 from powerccl.errors import PowercclError
 
 NCCL_ADAPTER = "lib/libpowerccl-nccl.so"
-MPI_ADAPTER = "lib/libpowerccl-mpi.so"  # not in ALL: builds before it record NCCL as well as ever
+MPI_ADAPTER = "lib/libpowerccl-mpi.so"  # not in ALL: builds without it record NCCL just as well
 AGENT = "bin/powerccl-agent"
 DAEMON = "bin/powerccld"
 BENCH = "bin/powerccl-bench"
@@ -34,10 +34,10 @@ class NativeFiles:
         Raises:
             PowercclError: it is not there.
         """
-        found = self.root / name
-        if not found.exists():
-            raise PowercclError(f"{found} is missing", "run `make native`, or reinstall powerccl")
-        return found
+        path = self.root / name
+        if not path.exists():
+            raise PowercclError(f"{path} is missing", "run `make native`, or reinstall powerccl")
+        return path
 
     def has(self, name: str) -> bool:
         """Whether the file is there."""

@@ -45,8 +45,8 @@ class Scarcity:
 
 def scarcity() -> Scarcity | None:
     """The tightest limit, if it leaves too few places. One that cannot be seen shows when the job starts."""
-    found = [each for each in (*_of_cgroups(), *_of_user()) if each.left < NEEDED]
-    return min(found, key=lambda each: each.left, default=None)
+    scarce = [each for each in (*_of_cgroups(), *_of_user()) if each.left < NEEDED]
+    return min(scarce, key=lambda each: each.left, default=None)
 
 
 def _of_cgroups() -> Iterator[Scarcity]:

@@ -45,9 +45,9 @@ def program_behind(command: list[str], environment: Mapping[str, str]) -> Path |
     for word in words:
         if word.startswith("-"):
             continue
-        found = shutil.which(word, path=path)
-        if found:
-            return Path(found)
+        program = shutil.which(word, path=path)
+        if program:
+            return Path(program)
     return None
 
 
@@ -67,30 +67,30 @@ def look_at(path: Path, environment: Mapping[str, str]) -> Program:
 
 
 def takes_preload(command: list[str], environment: Mapping[str, str], library: Path) -> bool:
-    """Whether the loader can load a library into the command's program, as far as can be told.
+    """Whether the loader can load a library into the command's program, as far as is known.
 
     Of a library for another machine the loader tells on the program's standard error, and goes on.
     """
     path = program_behind(command, environment)
     if path is None:
         return True
-    program, ours = look_at(path, environment), look_at(library, environment)
-    return not (program.machine and ours.machine) or program.machine == ours.machine
+    program, loaded = look_at(path, environment), look_at(library, environment)
+    return not (program.machine and loaded.machine) or program.machine == loaded.machine
 
 
 def mpi_linking(program: Path, environment: Mapping[str, str]) -> str:
     """Why a program's MPI cannot be seen: `static` altogether, `static mpi`, `privileged`; else empty."""
-    found = look_at(program, environment)
-    if not found.machine or found.privileged:
-        return "privileged" if found.privileged else ""
+    elf = look_at(program, environment)
+    if not elf.machine or elf.privileged:
+        return "privileged" if elf.privileged else ""
     with (
         contextlib.suppress(OSError, ValueError),
-        opened(found.path, MOST_PROGRAM) as file,
+        opened(elf.path, MOST_PROGRAM) as file,
         mmap.mmap(file, 0, access=mmap.ACCESS_READ) as image,
     ):
         # Only what contains an MPI library names both entry points; a program that loads one names the first.
         contains_mpi = image.find(b"PMPI_Init\0") >= 0 or image.find(b"PMPI_Init_thread\0") >= 0
-        if not found.dynamic:
+        if not elf.dynamic:
             return "static" if contains_mpi or _names_mpi(image) else ""
         return "static mpi" if contains_mpi and image.find(b"libmpi") < 0 else ""
     return ""
@@ -104,8 +104,8 @@ def _interpreter(path: Path, environment: Mapping[str, str]) -> Path | None:
             return None
         words = [os.fsdecode(word) for word in line[2:].split() if not word.startswith(b"-")]
         if len(words) > 1 and Path(words[0]).name == "env":
-            found = shutil.which(words[1], path=environment.get("PATH"))
-            return Path(found) if found else None
+            program = shutil.which(words[1], path=environment.get("PATH"))
+            return Path(program) if program else None
         return Path(words[0]) if words else None
     return None
 

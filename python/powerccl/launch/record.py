@@ -197,7 +197,7 @@ def _ending(stack: contextlib.ExitStack, say: Callable[[str], None]) -> Iterator
 
 
 def _never_failing(say: Callable[[str], None]) -> Callable[[str], None]:
-    """`say`, where standard error may be closed or full: nobody hears it then."""
+    """`say`, where standard error may be closed or full: the message is lost then."""
 
     def say_or_not(text: str) -> None:
         with contextlib.suppress(Exception):

@@ -110,15 +110,15 @@ class Recording:
         preload = env.preload_wanted(base, request.preload)
         for_mpi, no_mpi = mpi.mpi_environment(base, job.native, job.mpi_mode, request.max_delay_pct, preload)
         environment.update(for_mpi)
-        ours = [job.native.root / NCCL_ADAPTER, job.native.root / MPI_ADAPTER]
+        adapters = [job.native.root / NCCL_ADAPTER, job.native.root / MPI_ADAPTER]
         with_mpi = job.mpi_mode != "off" and not no_mpi
-        wanted = (ours if with_mpi else ours[:1]) if preload else []
-        if wanted and not takes_preload(request.command, base, ours[0]):
+        wanted = (adapters if with_mpi else adapters[:1]) if preload else []
+        if wanted and not takes_preload(request.command, base, adapters[0]):
             self._no_preload = f"{request.command[0]} is for another processor or word size"
             say_once(f"no library is preloaded: {self._no_preload}")
             wanted = []
         self._no_preload = self._no_preload or no_mpi
-        environment = env.with_sanitizers(env.with_preload(environment, ours, wanted), base)
+        environment = env.with_sanitizers(env.with_preload(environment, adapters, wanted), base)
         if no_mpi and request.mpi:
             say_once(f"MPI is not recorded: {no_mpi}")
         self._start_agent()

@@ -76,7 +76,7 @@ class Service:
         return self.process.poll() is not None
 
     def stop(self, seconds: float) -> bool:
-        """End its stdin, give it time to finish, then kill it. True if it went by itself."""
+        """End its stdin, give it time to finish, then kill it. True if it ended without a signal."""
         by_itself = self.release(seconds)
         if not by_itself:
             self.process.kill()

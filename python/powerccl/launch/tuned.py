@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A tuned profile applied to a job: `powerccl run --tuned`.
 
-All ranks must be given the same, or NCCL hangs: whatever would make one launcher apply a profile and another not ends
+All ranks must be given the same, or NCCL hangs. Whatever would make one launcher apply a profile and another not ends
 the job before it starts. Rules travel in the environment itself, never as a file that ranks might read at two moments.
 """
 
@@ -90,16 +90,16 @@ def nccl_library(environment: Mapping[str, str]) -> str:
         if Path(path).name.startswith("libnccl.so"):
             return path
     try:
-        found = importlib.util.find_spec("nvidia.nccl")
+        package = importlib.util.find_spec("nvidia.nccl")
     except ModuleNotFoundError:
         return ""
-    folders = found.submodule_search_locations if found else None
+    folders = package.submodule_search_locations if package else None
     libraries = [path for folder in folders or () for path in Path(folder).glob("lib/libnccl.so.2")]
     return str(libraries[0]) if libraries else ""
 
 
 def nccl_version(environment: Mapping[str, str]) -> str:
-    """The NCCL that a job with that environment most likely loads, such as `2.28.9`; empty where it cannot be told."""
+    """The NCCL that a job with that environment most likely loads, such as `2.28.9`; empty if it is not known."""
     try:
         done = subprocess.run(
             [sys.executable, "-c", _ASK_VERSION, nccl_library(environment) or "libnccl.so.2"],

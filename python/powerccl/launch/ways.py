@@ -50,13 +50,13 @@ def choose_tables(ways: str, gpus: Gpus) -> list[WaysTable]:
                 "measure this machine: powerccl profile --ways",
             )
         return [table]
-    found = tables_for(gpus.names)
-    if not found:
+    tables = tables_for(gpus.names)
+    if not tables:
         raise PowercclError(
             f"no table of ways for {gpus.describe()}",
             "measure this machine, in some minutes and without any right: powerccl profile --ways",
         )
-    return list(found.values())
+    return list(tables.values())
 
 
 def ways_environment(
@@ -95,11 +95,11 @@ def _hooked(base: Mapping[str, str], least: Mapping[int, int]) -> dict[str, str]
 
 def read_notes(folder: Path) -> list[RankWindows]:
     """What the hooks of all ranks left in a run folder; of a damaged file nothing."""
-    found: list[RankWindows] = []
+    notes: list[RankWindows] = []
     for path in sorted(folder.glob("windows-*.json")):
         with contextlib.suppress(OSError, msgspec.MsgspecError):
-            found += decode_json(read_bytes(path), _Note).groups
-    return found
+            notes += decode_json(read_bytes(path), _Note).groups
+    return notes
 
 
 def describe(folder: Path) -> str:

@@ -88,9 +88,9 @@ class Witness:
         while self._pid > 0:
             self._ask()
             self._seen = [(each, at_s) for each, at_s in self._seen if at_s > since_s - _MEMORY_S]
-            found = next((entry for entry in self._seen if entry[0] == number), None)
-            if found:
-                self._seen.remove(found)
+            entry_seen = next((entry for entry in self._seen if entry[0] == number), None)
+            if entry_seen:
+                self._seen.remove(entry_seen)
                 return True
             if time.monotonic() > since_s + _GRACE_S:
                 return False
@@ -114,7 +114,7 @@ class Witness:
 
 @dataclass(frozen=True)
 class Received:
-    """A signal, as `siginfo_t` tells of it: what for, and by whom."""
+    """A signal, as in `siginfo_t`: its cause and its sender."""
 
     si_signo: int
     si_code: int
@@ -144,8 +144,8 @@ _libc = ctypes.CDLL(None, use_errno=True)
 def signal_within(watched: Collection[int], seconds: float) -> Received | None:
     """The next of these signals, which are blocked, or None after so many seconds at the latest.
 
-    The C library's own: Python's `sigtimedwait` up to 3.12, interrupted by a stop for longer than that, answers with
-    whatever lay in memory, and we would pass that on to the job.
+    The C library's own. If a stop lasts longer than that, Python's `sigtimedwait` up to 3.12 answers with arbitrary
+    memory, and we would pass that on to the job.
     """
     signals = ctypes.create_string_buffer(128)  # sigset_t
     _libc.sigemptyset(signals)
@@ -161,9 +161,9 @@ def signal_within(watched: Collection[int], seconds: float) -> Received | None:
 
 def disposition(number: int) -> ctypes.Array[ctypes.c_char]:
     """What a signal does now, as the C library's `struct sigaction`."""
-    found = ctypes.create_string_buffer(256)  # glibc's has 152 bytes
-    _libc.sigaction(number, None, found)
-    return found
+    action = ctypes.create_string_buffer(256)  # glibc's has 152 bytes
+    _libc.sigaction(number, None, action)
+    return action
 
 
 def restore_disposition(number: int, earlier: ctypes.Array[ctypes.c_char]) -> None:

@@ -84,7 +84,7 @@ class Device:
     device: str
     name: str
     flags: Flag
-    holder_pid: int  # 0: nobody
+    holder_pid: int  # 0: none
     holder_uid: int
     min_mhz: int
     max_mhz: int
@@ -99,7 +99,7 @@ class Device:
 
     @property
     def held(self) -> bool:
-        """Whether somebody has a lease on it."""
+        """Whether a process has a lease on it."""
         return self.holder_pid != 0
 
     @property
@@ -114,7 +114,7 @@ class Device:
 
     @property
     def user(self) -> str:
-        """Name of the holder, or the number of one without a name; empty if nobody holds it."""
+        """Name of the holder, or the number of one without a name; empty if it is not held."""
         return user_name(self.holder_uid) if self.held else ""
 
 
@@ -236,7 +236,7 @@ class Leases:
         return self._ask(Type.REVOKE, ACQUIRE.pack(named(device), 0, 0))[1]
 
     def restore(self, device: str = "") -> str:
-        """As revoke, and a device that nobody holds gets its default clock too."""
+        """As revoke, and a device without a holder gets its default clock too."""
         return self._ask(Type.RESTORE, ACQUIRE.pack(named(device), 0, 0))[1]
 
     def drain(self, on: bool) -> str:
@@ -273,16 +273,16 @@ class Leases:
         serial = self._send(kind, body, file)
         came: list[_Part] = []
         while len(came) < _MOST_MESSAGES:
-            found, fields = self._receive(serial)
-            if found == Type.REPLY:
+            kind_received, fields = self._receive(serial)
+            if kind_received == Type.REPLY:
                 return came, fields
-            if found not in parts:
-                raise self._not_understood(f"it answered a message of type {kind:d} with one of type {found:d}")
-            came.append((found, fields))
+            if kind_received not in parts:
+                raise self._not_understood(f"it answered a message of type {kind:d} with one of type {kind_received:d}")
+            came.append((kind_received, fields))
         raise self._not_understood(f"it answered one message with {_MOST_MESSAGES}")
 
     def _unasked(self, kind: Type, fields: tuple[Any, ...]) -> None:
-        """Take what the daemon says of a lease by itself; of no use to a session that holds none."""
+        """Take the daemon's unasked messages about a lease; of no use to a session that holds none."""
 
     def _send(self, kind: Type, body: bytes, file: int | None = None) -> int:
         self._serial += 1
@@ -373,7 +373,7 @@ def open_session(kind: type[Session], path: Path, run: str) -> Session:
     """As connect, for a session that does more."""
     connected = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     try:
-        # Not settimeout(): with it, connecting to a daemon that does not accept fails at once instead of waiting.
+        # Not settimeout(): with it, connecting to a daemon that does not accept fails immediately instead of waiting.
         for option in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):
             connected.setsockopt(socket.SOL_SOCKET, option, struct.pack("@ll", SILENCE_S, 0))
         _reach(connected, path)
@@ -406,7 +406,7 @@ def _reach(connected: socket.socket, path: Path) -> None:
 
 
 def _reach_as_root(connected: socket.socket, path: Path) -> bool:
-    """Connect root to its own socket beside everybody's, where no flood of connections is in the way."""
+    """Connect root to its own socket beside the common one, where no flood of connections is in the way."""
     if os.geteuid():
         return False
     own = path.with_name(path.name + ROOT_SUFFIX)

@@ -31,7 +31,7 @@ class LeaseLostError(PowercclError):
 class HeldLeases(Leases):
     """A session that holds GPUs, each for itself alone, and sets all of them to one clock. They end with it.
 
-    The daemon wants to hear of it: `check` at least every `check_within_s`.
+    The daemon expects heartbeats: call `check` at least every `check_within_s`.
     """
 
     heartbeat_ms: int
@@ -92,7 +92,8 @@ class HeldLeases(Leases):
             LeaseLostError: one has ended.
             PowercclError: the daemon has gone.
         """
-        self._exchange(Type.HEARTBEAT)  # the end of a lease is told at once, so it would have come before the answer
+        # The daemon reports a lease's end immediately, so the report would have come before the answer.
+        self._exchange(Type.HEARTBEAT)
         self._spoken = time.monotonic()
 
     def check_when_due(self) -> None:
@@ -118,7 +119,7 @@ class HeldLeases(Leases):
 
     def _acquire(self, gpu: str) -> tuple[int, int, int]:
         """Number of the lease, and the range to be had."""
-        wanted = ACQUIRE.pack(gpu.encode(), 0, 0)  # no flags: nobody else may have a wish for this clock
+        wanted = ACQUIRE.pack(gpu.encode(), 0, 0)  # no flags: no other session may have a wish for this clock
         fields = self._exchange(Type.ACQUIRE, wanted)[1]
         if fields[0] == Status.SHOW_FILE:
             file = self._open(gpu, text_of(fields[10]))

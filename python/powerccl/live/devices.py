@@ -51,7 +51,7 @@ class LeaseTable:
 
 
 class NvmlReadings:
-    """GPUs of this machine as NVML tells of them now: for jobs that have no agent. NVML is loaded when first asked."""
+    """GPUs of this machine as NVML reports them now: for jobs that have no agent. NVML is loaded when first asked."""
 
     def __init__(self) -> None:
         self._handles: dict[str, Any] | None = None

@@ -24,7 +24,7 @@ class Used(NamedTuple):
 
 def used_by(folder: Path, info: RunInfo, recorded: dict[str, Span]) -> dict[tuple[str, str], Used]:
     """Energy by host and UUID. `recorded`: from when until when ranks recorded on each host, host ns."""
-    found: dict[tuple[str, str], Used] = {}
+    used_of: dict[tuple[str, str], Used] = {}
     for log in read_samples(folder).power:
         for _, uuid in log.gpus:
             rows = log.of_gpu(uuid)
@@ -37,8 +37,8 @@ def used_by(folder: Path, info: RunInfo, recorded: dict[str, Span]) -> dict[tupl
             else:
                 joules = curve.within(window_of(curve, *span))
                 used = Used(joules, missing_ns(curve, *span) / 1e9)
-            found[log.host, uuid] = used
-    return found
+            used_of[log.host, uuid] = used
+    return used_of
 
 
 def _span(host: str, sampled: Span, info: RunInfo, recorded: dict[str, Span]) -> Span:

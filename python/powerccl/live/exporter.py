@@ -34,10 +34,10 @@ def parse_listen(text: str) -> tuple[str, int]:
     """
     if not text:
         return HERE[0], PORT
-    found = re.fullmatch(r"(?:(?P<address>\[[0-9a-fA-F:.]+\]|[^:\[\]]*):)?(?P<port>\d{1,5})", text)
-    if not found or int(found["port"]) > 65535:
+    match = re.fullmatch(r"(?:(?P<address>\[[0-9a-fA-F:.]+\]|[^:\[\]]*):)?(?P<port>\d{1,5})", text)
+    if not match or int(match["port"]) > 65535:
         raise PowercclError(f"--listen {text}: not a port, nor an address and a port", f"--listen {PORT}, for instance")
-    return (found["address"] or HERE[0]).strip("[]"), int(found["port"])
+    return (match["address"] or HERE[0]).strip("[]"), int(match["port"])
 
 
 def catch_up(node: LiveNode) -> None:
@@ -52,7 +52,7 @@ def catch_up(node: LiveNode) -> None:
 
 
 def write_textfile(file: Path, text: bytes) -> None:
-    """Write aside and rename, so that nobody reads half of it; readable to all, as node_exporter is another user.
+    """Write aside and rename, so that no reader gets half of it; readable to all, as node_exporter is another user.
 
     Raises:
         PowercclError: it cannot be written.
@@ -70,7 +70,7 @@ def write_textfile(file: Path, text: bytes) -> None:
 def keep_written(file: Path, metrics: Callable[[], bytes], interval_s: float, say: Callable[[str], None]) -> None:
     """Write every so often; a disk that is full for a while ends nothing. When stopped, no stale figures stay."""
     stop = _stopped()
-    write_textfile(file, metrics())  # what can never work is said at once
+    write_textfile(file, metrics())  # what can never work fails before the loop
     say(f"writing {file} every {exact(interval_s, 's')}; stop with Ctrl-C")
     due_s = time.monotonic() + interval_s
     while not stop.wait(max(due_s - time.monotonic(), 0)):
@@ -101,7 +101,7 @@ def serve(registry: CollectorRegistry, address: str, port: int, say: Callable[[s
     shown = f"[{address}]" if ":" in address else address
     say(f"serving http://{shown}:{server.server_port}/metrics; stop with Ctrl-C")
     if address not in HERE:
-        say("whoever reaches this port reads the names of runs and users; --listen PORT serves this machine alone")
+        say("anyone who reaches this port reads the names of runs and users; --listen PORT serves this machine alone")
     stop.wait()
     server.shutdown()
     thread.join()

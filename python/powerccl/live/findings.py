@@ -75,7 +75,7 @@ class LiveRank(msgspec.Struct, kw_only=True):
 
 
 class LiveBudget(msgspec.Struct, kw_only=True):
-    """What a policy that learns allows itself, and what it has told so far: it does so when a communicator ends."""
+    """What a policy that learns allows itself, and its reports so far: it reports when a communicator ends."""
 
     allowed_pct: float | None = None
     slowdown_pct: float | None = None
@@ -166,6 +166,6 @@ class NodeView(msgspec.Struct, kw_only=True):
     unix_s: float
     jobs: list[LiveJob] = []
     leases: list[HeldDevice] = []
-    unreadable_processes: int = 0  # of other users: whether they are jobs cannot be told
+    unreadable_processes: int = 0  # of other users: whether they are jobs is not known
     look_ms: float = 0.0
     problems: list[str] = []

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Run folders of other users, read by root with those users' rights: a helper process for each user.
 
-Any user can name any folder as a job's. Root must not open what is there: it may be a link to a file that only root may
-read, or lie on a file system of the user's own that never answers. So a helper gives up root's rights before it touches
-the folder, with bounded memory, and its findings come back through a pipe. Who does not answer in time is ended.
+Any user can name any folder as a job's. Root must not open what is there. It may be a link to a file that only root may
+read. Or it may be on a file system of the user's own that never answers. So a helper gives up root's rights before it
+touches the folder, with bounded memory. Its findings come back through a pipe. A helper that does not answer in time is
+ended.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from powerccl.quantities import exact
 
 ANSWER_S = 2.0  # for one look at all folders of a user; half is too short for a busy node, twice holds up a scrape
 START_S = 15.0  # Python with numpy and polars takes half a second, on a busy node several
-MOST_USERS = 32  # helpers at once; each takes some 60 MB
+MOST_USERS = 32  # helpers in parallel; each takes some 60 MB
 MOST_FOLDERS = 64  # of one user
 MOST_ANSWER = 4 << 20  # bytes of one folder's findings; a rank takes some 700
 MOST_IN_ALL = 32 << 20  # of one look; as Python's objects they take ten times as much
@@ -168,7 +169,7 @@ class Helper:
                 self.answers.append(answer)
 
     def close(self) -> None:
-        """End the process; one that cannot be ended at once, as it waits for a file system, is left to init."""
+        """End the process; one that cannot be ended yet, as it waits for a file system, is left to init."""
         with contextlib.suppress(OSError):
             self._process.kill()
         for pipe in (self._process.stdin, self._process.stdout):
@@ -216,8 +217,8 @@ class ForeignRuns:
 
     def look(self, wanted: Mapping[User, Mapping[str, list[int]]], now_s: float) -> Found:
         """What is in the folders that processes of these users name, and in those that they named a while ago."""
-        found = Found()
-        asked = self._ask(wanted, now_s, found)
+        look = Found()
+        asked = self._ask(wanted, now_s, look)
         pending = dict(asked)
         deadline_s = time.monotonic() + ANSWER_S
         with selectors.DefaultSelector() as selector:
@@ -250,10 +251,10 @@ class ForeignRuns:
                             with contextlib.suppress(KeyError):
                                 selector.unregister(file)
         for user, names in asked.items():
-            self._take(user, names, wanted.get(user, {}), found)
-        return found
+            self._take(user, names, wanted.get(user, {}), look)
+        return look
 
-    def _ask(self, wanted: Mapping[User, Mapping[str, list[int]]], now_s: float, found: Found) -> dict[User, list[str]]:
+    def _ask(self, wanted: Mapping[User, Mapping[str, list[int]]], now_s: float, look: Found) -> dict[User, list[str]]:
         """Send each user's helper its question; the names asked, by user."""
         for user, named in wanted.items():
             known = self._known.setdefault(user, {})
@@ -273,13 +274,13 @@ class ForeignRuns:
                 continue
             bench = self._benched.get(user)
             if bench and bench.until_s > now_s:
-                found.problems.append(f"user {user[0]}: run folders did not answer; they are left out for a while")
+                look.problems.append(f"user {user[0]}: run folders did not answer; they are left out for a while")
                 continue
-            names = [name for name in known if not self._is_bad(user, name, now_s, found)]
+            names = [name for name in known if not self._is_bad(user, name, now_s, look)]
             if len(names) > MOST_FOLDERS:
-                self._once(f"user {user[0]} has {len(names)} run folders: only {MOST_FOLDERS} are read", found)
+                self._once(f"user {user[0]} has {len(names)} run folders: only {MOST_FOLDERS} are read", look)
             if user not in self._helpers and len(self._helpers) >= MOST_USERS:
-                self._once(f"more than {MOST_USERS} users have run folders: those of the others are left out", found)
+                self._once(f"more than {MOST_USERS} users have run folders: those of the others are left out", look)
                 continue
             if not names:
                 continue
@@ -289,29 +290,29 @@ class ForeignRuns:
                 try:
                     helper = self._helpers[user] = Helper(user)
                 except OSError as error:
-                    found.problems.append(f"cannot start a helper for user {user[0]}: {error.strerror}")
+                    look.problems.append(f"cannot start a helper for user {user[0]}: {error.strerror}")
                     del asked[user]
                     continue
             folders = [(os.fsencode(name), known[name].pids) for name in asked[user]]
             helper.ask(Asked(self._window_s, self._totals, self._host, folders))
         return asked
 
-    def _is_bad(self, user: User, name: str, now_s: float, found: Found) -> bool:
+    def _is_bad(self, user: User, name: str, now_s: float, look: Found) -> bool:
         backoff = self._bad.get((user, name))
         if backoff is None or backoff.until_s <= now_s:
             return False
-        found.problems.append(f"{_shown(name)}: could not be read last time; it is left out for a while")
+        look.problems.append(f"{_shown(name)}: could not be read last time; it is left out for a while")
         return True
 
-    def _take(self, user: User, names: list[str], running: Mapping[str, list[int]], found: Found) -> None:
+    def _take(self, user: User, names: list[str], running: Mapping[str, list[int]], look: Found) -> None:
         helper = self._helpers[user]
         answered = {answer.number for answer in helper.answers}
         for answer in helper.answers:
             if answer.error:
-                found.problems.append(answer.error)
+                look.problems.append(answer.error)
             if answer.job is not None and 0 <= answer.number < len(names):
-                found.answers.append((user, answer, names[answer.number] in running))
-                found.waiting |= answer.waiting
+                look.answers.append((user, answer, names[answer.number] in running))
+                look.waiting |= answer.waiting
         if helper.done:
             self._killed.pop(user, None)
             self._benched.pop(user, None)
@@ -328,15 +329,15 @@ class ForeignRuns:
             self._say(f"{text}; trying again in {exact(waited_s, 's')}")
         else:
             text = f"cannot start a helper for user {user[0]}: it gave no answer"
-            self._once(text, found)
-        found.problems.append(text)
+            self._once(text, look)
+        look.problems.append(text)
         self._killed[user] = self._killed.get(user, 0) + 1
         if self._killed[user] >= KILLED_IN_A_ROW:
             waited_s = self._benched.setdefault(user, _Backoff()).failed(now_s)
             self._say(f"run folders of user {user[0]} did not answer; none of them is read for {exact(waited_s, 's')}")
 
-    def _once(self, text: str, found: Found) -> None:
-        found.problems.append(text)
+    def _once(self, text: str, look: Found) -> None:
+        look.problems.append(text)
         key = text.split(":")[0] if text.startswith("user ") else text
         if key not in self._said and len(self._said) < 1024:
             self._said.add(key)
@@ -348,7 +349,7 @@ def _shown(name: str) -> str:
 
 
 def folder_of(pid: int, name: str, proc: Path = Path("/proc")) -> Path:
-    """The folder that a process names, as seen from here: a container's lies below its root."""
+    """The folder that a process names, as seen from here: a container's is below its root."""
     folder = Path(name)
     with contextlib.suppress(OSError, ValueError):
         if folder.is_dir():

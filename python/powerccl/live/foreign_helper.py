@@ -83,10 +83,10 @@ def _question() -> Asked | None:
 
 
 def _read(length: int) -> bytes:
-    found = b""
-    while len(found) < length and (part := os.read(0, length - len(found))):
-        found += part
-    return found
+    received = b""
+    while len(received) < length and (part := os.read(0, length - len(received))):
+        received += part
+    return received
 
 
 def answer(what: Answer) -> None:

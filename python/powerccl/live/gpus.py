@@ -18,7 +18,7 @@ from powerccl.traces.plausible import (
 from powerccl.traces.power import LATEST_NS, MOST_ENERGY_UJ
 from powerccl.traces.sample_file import number_of
 
-COUNTED_BEFORE_NS = 2_000_000_000  # a reading so long before the window still tells of its beginning
+COUNTED_BEFORE_NS = 2_000_000_000  # a reading so long before the window still covers its beginning
 # Agents write every half second, and exporters look once a second or so: less says nothing of the GPU.
 LEAST_STALE_NS = 2_000_000_000
 
@@ -35,7 +35,7 @@ class GpuState:
     """A GPU's samples in the window: time_ns, energy gained since the beginning in uJ or -1, power_mw or -1."""
 
     def __init__(self, about: dict[str, str], index: int) -> None:
-        """`about`: the head of the file that its samples stand in."""
+        """`about`: the head of the file of its samples."""
         self.rows: deque[tuple[int, int, int]] = deque()
         self.latest: dict[str, str] = {}
         self.gained_uj: int | None = None
@@ -81,19 +81,19 @@ class GpuState:
 
     def _count(self, time: Ints, energy: Ints, used: Used) -> Ints:
         """What the counter had gained at each reading, uJ; -1: one that is left out."""
-        found = self._counter.take(time, energy, used)
+        counted = self._counter.take(time, energy, used)
         if self._counter.breaks:
-            return found
-        for at in np.flatnonzero(found >= 0).tolist():
+            return counted
+        for at in np.flatnonzero(counted >= 0).tolist():
             if self.gained_uj is None:
-                self._origin_uj, self.gained_uj = int(found[at]), 0
+                self._origin_uj, self.gained_uj = int(counted[at]), 0
                 self._first_ns = self._moved_ns = int(time[at])
-            gained_uj = int(found[at]) - self._origin_uj
+            gained_uj = int(counted[at]) - self._origin_uj
             if gained_uj > self.gained_uj:  # a correction by a little is no fall: a total only rises
                 self.gained_uj, self._moved_ns = gained_uj, int(time[at])
                 self._moves += 1
-            found[at] = self.gained_uj
-        return found
+            counted[at] = self.gained_uj
+        return counted
 
     def _integrate(self, time: Ints, mw: Floats) -> None:
         """Energy by power samples since the counter last moved: what counts once the counter was wrong.

@@ -62,42 +62,42 @@ class Watcher:
         What was recorded on other hosts, and by jobs that have ended, is taken to be as recent as its last record.
         Reading stops at `until_s` of the monotonic clock, and goes on with the next look.
         """
-        for _ in range(MOST_ROUNDS):  # little at once, so that memory stays small
+        for _ in range(MOST_ROUNDS):  # small parts, so that memory stays small
             self._take(self.run.look())
             if not self.run.waiting or time.monotonic() > until_s:
                 break
         return self._findings(now_ns, host, self._names.of_machine(host, self._boot_id))
 
-    def _take(self, found: Look) -> None:
-        for log, _ in [*found.power, *found.cpu]:
+    def _take(self, look: Look) -> None:
+        for log, _ in [*look.power, *look.cpu]:
             log.about["host"] = self._names.host(log.host, log.boot_id)
-        for trace, _ in [*found.traces, *found.mpi]:
+        for trace, _ in [*look.traces, *look.mpi]:
             if (about := trace.about) is not None:
                 about.host = self._names.host(about.host, about.boot_id)
-        for trace, rows in found.traces:
+        for trace, rows in look.traces:
             if trace.about is not None:
                 self._about[trace.path] = trace
                 self._ranks.setdefault(trace.path, RankState()).take(rows)
             if self.totals:
                 self.totals.take(trace, rows)
-        for trace, rows in found.mpi:
+        for trace, rows in look.mpi:
             self._mpi.take(trace, rows)
             if self.totals:
                 self.totals.take_mpi(trace, rows)
-        for log, samples in found.power:
+        for log, samples in look.power:
             self._logs[log.host] = log
-            mine: dict[tuple[str, str], list[dict[str, str]]] = {}
+            rows_of: dict[tuple[str, str], list[dict[str, str]]] = {}
             for row in samples:
                 gpu_name = self._names.sampled(log, whole(row, "gpu"), row.get("uuid", ""))
-                mine.setdefault((log.host, gpu_name), []).append(row)
-            for key, new in mine.items():
+                rows_of.setdefault((log.host, gpu_name), []).append(row)
+            for key, new in rows_of.items():
                 if key in self._gpus or len(self._gpus) < MOST_GPUS:
                     gpu = self._gpus.get(key) or GpuState(log.about, whole(new[0], "gpu"))
                     self._gpus.setdefault(key, gpu).take(new)
-        for trace, _ in found.traces:
+        for trace, _ in look.traces:
             if trace.about is not None:
                 trace.about.gpu_name = self._names.used(trace.about)
-        for log, samples in found.cpu:
+        for log, samples in look.cpu:
             for row in samples:
                 self._take_cpu(log, row)
 
@@ -145,9 +145,9 @@ class Watcher:
         for (path, rank), (_, _, name) in zip(self._ranks.items(), names, strict=True):
             if path in restarted:
                 continue
-            found = self._rank(self._about[path], rank, nows.get(self._header(path).host, now_ns), kinds)
-            found.name = name
-            job.ranks.append(found)
+            live_rank = self._rank(self._about[path], rank, nows.get(self._header(path).host, now_ns), kinds)
+            live_rank.name = name
+            job.ranks.append(live_rank)
         job.ranks.sort(key=lambda each: (each.rank, each.host))
         abouts = {path: trace.about for path, trace in self._about.items() if trace.about}
         again = Counter(about.rank for path, about in abouts.items() if path in restarted)
@@ -173,14 +173,14 @@ class Watcher:
             if trace.about:
                 key = (trace.about.rank, trace.about.host, trace.about.gpu)
                 lives.setdefault(key, []).append((trace.about.starts, trace.about.start_ns, path))
-        found = set()
+        restarted = set()
         for life in lives.values():
             life.sort()
             for (starts, start_ns, path), (next_starts, next_ns, _) in pairwise(life):
                 starts_known = starts and next_starts
                 if next_starts > starts if starts_known else next_ns > max(self._ranks[path].newest_ns, start_ns):
-                    found.add(path)
-        return found
+                    restarted.add(path)
+        return restarted
 
     def _rank(self, trace: LiveTrace, rank: RankState, now_ns: int, kinds: Kinds) -> LiveRank:
         about = trace.about
@@ -191,7 +191,7 @@ class Watcher:
         share, estimated = share_of(rank, from_ns, now_ns)
         count_kinds(rank, length_s, kinds)
         failed = rank.clocks["result"]
-        found = LiveRank(
+        live_rank = LiveRank(
             rank=about.rank,
             host=about.host,
             pid=about.pid,
@@ -211,12 +211,12 @@ class Watcher:
         if rank.last_kernel is not None and replayed(rank.last_kernel) and rank.last_kernel["seen_stop_ns"] > latest_ns:
             latest, latest_ns = rank.last_kernel, int(rank.last_kernel["seen_stop_ns"])
         if latest is not None:
-            found.last = patterns.pattern_name(int(latest["pattern"]))
-            found.last_bytes = int(latest["bytes"])
-            found.last_s = max((now_ns - latest_ns) / 1e9, 0.0)
+            live_rank.last = patterns.pattern_name(int(latest["pattern"]))
+            live_rank.last_bytes = int(latest["bytes"])
+            live_rank.last_s = max((now_ns - latest_ns) / 1e9, 0.0)
         if rank.clock is not None:
-            found.clock_mhz = int(rank.clock["max_mhz"])
-        return found
+            live_rank.clock_mhz = int(rank.clock["max_mhz"])
+        return live_rank
 
     def _sum_up(self, job: LiveJob, kinds: Kinds) -> None:
         shares = [rank.share_pct for rank in job.ranks if rank.share_pct is not None]
@@ -312,12 +312,12 @@ class Watcher:
 
     def _recorded(self) -> dict[str, list[Span]]:
         """From when until when each rank recorded, by host."""
-        found: dict[str, list[Span]] = {}
+        spans: dict[str, list[Span]] = {}
         for path, rank in self._ranks.items():
             about = self._header(path)
             if about.start_ns:
-                found.setdefault(about.host, []).append((about.start_ns, max(about.start_ns, rank.newest_ns)))
-        return found
+                spans.setdefault(about.host, []).append((about.start_ns, max(about.start_ns, rank.newest_ns)))
+        return spans
 
     def _energy_at_end(self) -> dict[tuple[str, str], Used]:
         """Energy of a run that has ended, by host and UUID; read again where more samples have come."""

@@ -124,13 +124,13 @@ METRICS: tuple[tuple[str, str, tuple[str, ...], str], ...] = (
         "powerccl_exporter_unreadable_processes",
         "gauge",
         (),
-        "Processes of other users: whether they are jobs cannot be told.",
+        "Processes of other users: whether they are jobs is not known.",
     ),
 )
 
 
 def exported_names() -> set[str]:
-    """Names as they stand in a query: counters with their `_total`."""
+    """Names as in a query: counters with their `_total`."""
     return {f"{name}_total" if kind == "counter" else name for name, kind, _, _ in METRICS}
 
 
@@ -219,66 +219,67 @@ def families(
     Ranks and GPUs of other machines are left out: their own exporters have them. Only a run that the user has named
     and that has nothing on this machine is exported as a whole. Such a run was copied here or is watched from outside.
     """
-    found = _Families()
-    found.add("powerccl_jobs", sum(not job.ended for job in view.jobs))
-    found.add("powerccl_exporter_info", 1, __version__)
-    found.add("powerccl_exporter_look_seconds", view.look_ms / 1e3)
-    found.add("powerccl_exporter_problems", len(view.problems) + sum(len(job.problems) for job in view.jobs))
-    found.add("powerccl_exporter_unreadable_processes", view.unreadable_processes)
+    metrics = _Families()
+    metrics.add("powerccl_jobs", sum(not job.ended for job in view.jobs))
+    metrics.add("powerccl_exporter_info", 1, __version__)
+    metrics.add("powerccl_exporter_look_seconds", view.look_ms / 1e3)
+    metrics.add("powerccl_exporter_problems", len(view.problems) + sum(len(job.problems) for job in view.jobs))
+    metrics.add("powerccl_exporter_unreadable_processes", view.unreadable_processes)
     for job in view.jobs:
         run = run_label(job.folder)
         outside = named and not job.hosts_here and not job.pids
         hosts: Container[str] = _AllHosts() if outside else job.hosts_here
-        with found.of_user(job.user):
-            _job(found, run, job, hosts)
+        with metrics.of_user(job.user):
+            _job(metrics, run, job, hosts)
             counted = totals.get(Path(job.folder))
             if counted is not None:
-                _counts(found, run, counted, hosts)
+                _counts(metrics, run, counted, hosts)
     if daemon is not None:
-        _leases(found, *daemon)
-    return found.all()
+        _leases(metrics, *daemon)
+    return metrics.all()
 
 
-def _leases(found: _Families, devices: list[Device], totals: Totals) -> None:
-    """What powerccld tells of its devices; the clock of another user's lease only to administrators."""
+def _leases(metrics: _Families, devices: list[Device], totals: Totals) -> None:
+    """What powerccld reports of its devices; the clock of another user's lease only to administrators."""
     for device in devices:
-        found.add("powerccl_lease_held", device.held, device.device)
+        metrics.add("powerccl_lease_held", device.held, device.device)
         known = device.details_known
-        found.add("powerccl_lease_clock_max_hertz", device.max_mhz * 1e6 if known else None, device.device)
-        found.add("powerccl_lease_restore_pending", device.pending, device.device)
+        metrics.add("powerccl_lease_clock_max_hertz", device.max_mhz * 1e6 if known else None, device.device)
+        metrics.add("powerccl_lease_restore_pending", device.pending, device.device)
     for name, field in _OF_DAEMON.items():
-        found.add(f"powerccl_lease_{name}", getattr(totals, field))
-    found.add("powerccl_lease_driver_seconds", totals.driver_us / 1e6)
+        metrics.add(f"powerccl_lease_{name}", getattr(totals, field))
+    metrics.add("powerccl_lease_driver_seconds", totals.driver_us / 1e6)
     for how, field in _ENDS.items():
-        found.add("powerccl_lease_ends", getattr(totals, field), how)
+        metrics.add("powerccl_lease_ends", getattr(totals, field), how)
 
 
-def _job(found: _Families, run: str, job: LiveJob, hosts: Container[str]) -> None:
+def _job(metrics: _Families, run: str, job: LiveJob, hosts: Container[str]) -> None:
     emulated = emulated_label(job.emulated)
-    found.add("powerccl_job_info", 1, run, job.run, job.user, job.policy, job.clocks, emulated)
-    found.add("powerccl_job_running", 0 if job.ended else 1, run)
-    found.add("powerccl_job_elapsed_seconds", job.elapsed_s, run)
-    found.add("powerccl_job_restarts", job.restarts, run)
-    found.add("powerccl_job_exit_code", job.exit_code if job.ended else None, run)
+    metrics.add("powerccl_job_info", 1, run, job.run, job.user, job.policy, job.clocks, emulated)
+    metrics.add("powerccl_job_running", 0 if job.ended else 1, run)
+    metrics.add("powerccl_job_elapsed_seconds", job.elapsed_s, run)
+    metrics.add("powerccl_job_restarts", job.restarts, run)
+    metrics.add("powerccl_job_exit_code", job.exit_code if job.ended else None, run)
     if job.ranks_expected:
-        found.add("powerccl_job_ranks_found", job.ranks_found, run)
-        found.add("powerccl_job_ranks_expected", job.ranks_expected, run)
+        metrics.add("powerccl_job_ranks_found", job.ranks_found, run)
+        metrics.add("powerccl_job_ranks_expected", job.ranks_expected, run)
     if job.budget and job.budget.allowed_pct is not None:
-        found.add("powerccl_job_slowdown_allowed_ratio", job.budget.allowed_pct / 100, run)
+        metrics.add("powerccl_job_slowdown_allowed_ratio", job.budget.allowed_pct / 100, run)
     for gpu in (each for each in job.gpus if each.host in hosts):
         labels = (run, gpu.host, gpu.index, gpu.gpu)
-        found.add("powerccl_gpu_power_watts", gpu.power_w, *labels)
-        found.add("powerccl_gpu_energy_joules", gpu.joules if gpu.joules is not None else gpu.joules_at_least, *labels)
-        found.add("powerccl_gpu_unsampled_seconds", gpu.missing_s, *labels)
-        found.add("powerccl_gpu_sample_age_seconds", gpu.age_s, *labels)
-        found.add("powerccl_gpu_sm_clock_hertz", None if gpu.clock_mhz is None else gpu.clock_mhz * 1e6, *labels)
-        found.add("powerccl_gpu_temperature_celsius", gpu.temperature_c, *labels)
+        metrics.add("powerccl_gpu_power_watts", gpu.power_w, *labels)
+        joules = gpu.joules if gpu.joules is not None else gpu.joules_at_least
+        metrics.add("powerccl_gpu_energy_joules", joules, *labels)
+        metrics.add("powerccl_gpu_unsampled_seconds", gpu.missing_s, *labels)
+        metrics.add("powerccl_gpu_sample_age_seconds", gpu.age_s, *labels)
+        metrics.add("powerccl_gpu_sm_clock_hertz", None if gpu.clock_mhz is None else gpu.clock_mhz * 1e6, *labels)
+        metrics.add("powerccl_gpu_temperature_celsius", gpu.temperature_c, *labels)
         used = gpu.utilization_pct
-        found.add("powerccl_gpu_utilization_ratio", None if used is None else used / 100, *labels)
-        found.add("powerccl_gpu_clock_leased", 1 if gpu.lease else 0, *labels)
+        metrics.add("powerccl_gpu_utilization_ratio", None if used is None else used / 100, *labels)
+        metrics.add("powerccl_gpu_clock_leased", 1 if gpu.lease else 0, *labels)
     for host, cpu_w in job.host_cpu_w.items():
         if host in hosts:
-            found.add("powerccl_cpu_power_watts", cpu_w, run, host)
+            metrics.add("powerccl_cpu_power_watts", cpu_w, run, host)
     seen: set[tuple[str, int]] = set()
     for rank in (each for each in job.ranks if each.host in hosts):
         of = (rank.host, rank.rank)
@@ -286,13 +287,13 @@ def _job(found: _Families, run: str, job: LiveJob, hosts: Container[str]) -> Non
             continue
         seen.add(of)
         share = None if rank.share_pct is None else rank.share_pct / 100
-        found.add("powerccl_communication_ratio", share, run, *of)
-        found.add("powerccl_pending_collectives", rank.pending, run, *of)
-        found.add("powerccl_last_collective_age_seconds", rank.last_s, run, *of)
-        found.add("powerccl_trace_unread_records", rank.behind, run, *of)
+        metrics.add("powerccl_communication_ratio", share, run, *of)
+        metrics.add("powerccl_pending_collectives", rank.pending, run, *of)
+        metrics.add("powerccl_last_collective_age_seconds", rank.last_s, run, *of)
+        metrics.add("powerccl_trace_unread_records", rank.behind, run, *of)
 
 
-def _counts(found: _Families, run: str, counts: JobCounts, hosts: Container[str]) -> None:
+def _counts(metrics: _Families, run: str, counts: JobCounts, hosts: Container[str]) -> None:
     for rank in (each for each in counts.ranks if each.host in hosts):
         of = (run, rank.host, rank.rank)
         for kind in range(KINDS):
@@ -300,18 +301,18 @@ def _counts(found: _Families, run: str, counts: JobCounts, hosts: Container[str]
                 continue
             pattern = PATTERNS[kind] if kind < len(PATTERNS) else UNKNOWN
             for name, total in zip(_BY_PATTERN, rank.kinds, strict=True):
-                found.add(name, total[kind], *of, pattern)
+                metrics.add(name, total[kind], *of, pattern)
         if rank.kinds:
-            found.add("powerccl_trace_dropped_records", rank.dropped, *of)
+            metrics.add("powerccl_trace_dropped_records", rank.dropped, *of)
         for result, count in sorted(rank.clocks.items()):
-            found.add("powerccl_clock_requests", count, *of, result)
+            metrics.add("powerccl_clock_requests", count, *of, result)
         for name, value in zip(_OF_MPI, rank.mpi, strict=False):
-            found.add(f"powerccl_mpi_{name}", value, *of)
-        found.add("powerccl_mpi_threads", rank.mpi_threads or None, *of)
+            metrics.add(f"powerccl_mpi_{name}", value, *of)
+        metrics.add("powerccl_mpi_threads", rank.mpi_threads or None, *of)
     for host, functions in sorted(counts.functions.items()):
         for function, (times, time_s) in sorted(functions.items()) if host in hosts else ():
-            found.add("powerccl_mpi_function_calls", times, run, host, function)
-            found.add("powerccl_mpi_function_seconds", time_s, run, host, function)
+            metrics.add("powerccl_mpi_function_calls", times, run, host, function)
+            metrics.add("powerccl_mpi_function_seconds", time_s, run, host, function)
 
 
 _BY_PATTERN = (
@@ -350,6 +351,6 @@ def as_text(collector: JobCollector) -> bytes:
 
 def registry(collector: JobCollector) -> CollectorRegistry:
     """A registry of our metrics alone: nothing of this Python process."""
-    found = CollectorRegistry(auto_describe=False)
-    found.register(collector)
-    return found
+    collectors = CollectorRegistry(auto_describe=False)
+    collectors.register(collector)
+    return collectors

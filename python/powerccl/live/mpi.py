@@ -30,9 +30,9 @@ class _Process:
         totals = select(rows, records.MPI_TOTAL)
         self.rows = np.concatenate([self.rows, totals])[-MOST_KEPT:]
         for kind, name in ((records.MPI_TOTAL, "time_ns"), (records.MPI_CALL, "stop_ns"), (records.PROCESS, "time_ns")):
-            found = select(rows, kind)
-            if len(found):
-                self.newest_ns = max(self.newest_ns, int(found[name].max()))
+            chosen = select(rows, kind)
+            if len(chosen):
+                self.newest_ns = max(self.newest_ns, int(chosen[name].max()))
 
     def between(self, from_ns: int) -> tuple[float, dict[int, Sums]] | None:
         """Seconds, and what each function came to in them: calls, call_ns, wait_ns, sleep_ns.
@@ -52,13 +52,13 @@ class _Process:
         end_ns = int(times.max())
         if end_ns <= begin_ns:
             return None
-        found: dict[int, Sums] = {}
+        sums: dict[int, Sums] = {}
         for rows, sign in ((self._keep(np.ones(len(self.rows), bool)), 1), (start, -1)):
             for row in rows:
                 values = np.array([int(row[n]) for n in ("calls", "call_ns", "wait_ns", "sleep_ns")], np.int64)
                 function = int(row["function"])
-                found[function] = found.get(function, np.zeros(4, np.int64)) + sign * values
-        return (end_ns - begin_ns) / 1e9, found
+                sums[function] = sums.get(function, np.zeros(4, np.int64)) + sign * values
+        return (end_ns - begin_ns) / 1e9, sums
 
     def threads(self) -> int:
         """How many threads have called MPI at a time."""
@@ -93,11 +93,11 @@ class MpiState:
 
     def newest_ns(self) -> dict[str, int]:
         """The last record of each host."""
-        found: dict[str, int] = {}
+        newest: dict[str, int] = {}
         for process in self._processes.values():
             host = process.trace.about.host if process.trace.about else ""
-            found[host] = max(found.get(host, 0), process.newest_ns)
-        return found
+            newest[host] = max(newest.get(host, 0), process.newest_ns)
+        return newest
 
     def findings(self, nows: dict[str, int], now_ns: int, window_ns: int) -> LiveMpi | None:
         """None where no process called MPI."""
@@ -114,10 +114,10 @@ class MpiState:
             rank = LiveMpiRank(rank=about.rank, name=name, host=about.host, pid=about.pid)
             if process.newest_ns:
                 rank.last_s = max((now - process.newest_ns) / 1e9, 0.0)
-            found = process.between(now - window_ns)
-            if found:
+            window = process.between(now - window_ns)
+            if window:
                 sampled += 1
-                length_s, sums = found
+                length_s, sums = window
                 total = sum(sums.values(), np.zeros(4, np.int64))
                 thread_s = length_s * process.threads()
                 rank.calls_per_s = float(total[0]) / length_s
@@ -125,9 +125,9 @@ class MpiState:
                     min(float(part) / thread_s / 1e7, 100.0) for part in total[1:]
                 )
                 for function, values in sums.items():
-                    mine = functions.setdefault(function, [0.0, 0.0])
-                    mine[0] += float(values[0]) / length_s
-                    mine[1] += min(float(values[1]) / thread_s / 1e7, 100.0)
+                    shares = functions.setdefault(function, [0.0, 0.0])
+                    shares[0] += float(values[0]) / length_s
+                    shares[1] += min(float(values[1]) / thread_s / 1e7, 100.0)
             ranks.append(rank)
         ranks.sort(key=lambda each: (each.rank, each.host))
         mpi = LiveMpi(library=library, ranks=ranks)

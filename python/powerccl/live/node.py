@@ -35,7 +35,7 @@ class LiveNode:
         """Follow `folders` if there are any, else jobs found by their processes and, in `runs`, by their folders.
 
         A job that has ended is kept for `keep_s`. With `totals` records are read from the beginning and counted; then
-        `counts` has them by folder. `say` is told once of each folder of another user that cannot be read.
+        `counts` has them by folder. `say` is called once for each folder of another user that cannot be read.
         """
         self.watchers: dict[Path, Watcher] = {}
         self.counts: dict[Path, JobCounts] = {}
@@ -111,11 +111,11 @@ class LiveNode:
 
     def _add_others(self, view: NodeView, others: dict[User, dict[str, list[int]]], now_s: float) -> None:
         """Jobs of other users. A folder that two name is of the one whom it belongs to."""
-        found = self._foreign.look(others, now_s)
-        view.problems += found.problems
-        self.waiting |= found.waiting
+        looked = self._foreign.look(others, now_s)
+        view.problems += looked.problems
+        self.waiting |= looked.waiting
         known = {job.folder for job in view.jobs}
-        for user, answer, running in sorted(found.answers, key=lambda each: each[0][0] != each[1].owner):
+        for user, answer, running in sorted(looked.answers, key=lambda each: each[0][0] != each[1].owner):
             job = answer.job
             if job is None or job.folder in known:
                 continue
@@ -148,8 +148,8 @@ class LiveNode:
         return None if self._folders else self._leases.daemon
 
     def _add_leases(self, view: NodeView, running: dict[Path, RunningJob], now_s: float) -> None:
-        mine = {job.lease_socket for job in running.values() if job.lease_socket and job.uid == os.getuid()}
-        found = self._leases.devices(mine, now_s)
+        sockets = {job.lease_socket for job in running.values() if job.lease_socket and job.uid == os.getuid()}
+        by_socket = self._leases.devices(sockets, now_s)
         if self._leases.problem:
             view.problems.append(self._leases.problem)
         view.leases = [
@@ -163,14 +163,14 @@ class LiveNode:
                 held_s=each.held_ms / 1e3,
                 pending=each.pending,
             )
-            for devices in found.values()
+            for devices in by_socket.values()
             for each in devices.values()
             if not self._folders or each.device in {gpu.gpu for job in view.jobs for gpu in job.gpus}
         ]
         for job in view.jobs:
             known = running.get(Path(job.folder))
             named = known.lease_socket if known else None
-            devices = found.get(named or Path(SOCKET), {}) if named or not job.emulated else {}
+            devices = by_socket.get(named or Path(SOCKET), {}) if named or not job.emulated else {}
             for gpu in job.gpus:
                 held = devices.get(gpu.gpu)
                 if held and held.held and gpu.host in job.hosts_here and not job.ended:

@@ -57,7 +57,7 @@ def _owner(process: Path) -> User:
 
 
 def owner_name(folder: Path) -> str:
-    """Whose a folder is; empty: it cannot be told."""
+    """Whose a folder is; empty: not known."""
     try:
         return user_name(folder.stat().st_uid)
     except OSError:
@@ -91,7 +91,7 @@ class Processes:
         pids = {int(entry.name) for entry in os.scandir(self._proc) if entry.name.isdigit()}
         self._seen = {pid: seen for pid, seen in self._seen.items() if pid in pids}
         self.unreadable = 0
-        found: dict[Path, RunningJob] = {}
+        jobs: dict[Path, RunningJob] = {}
         others: dict[User, dict[str, list[int]]] = {}
         for pid in sorted(pids):
             if self._seen.get(pid) is None:
@@ -103,10 +103,10 @@ class Processes:
                 others.setdefault(seen.user, {}).setdefault(seen.folder, []).append(pid)
                 continue
             folder = folder_of(pid, seen.folder, self._proc)
-            job = found.setdefault(folder, RunningJob(folder, user=user_name(seen.user[0]), uid=seen.user[0]))
+            job = jobs.setdefault(folder, RunningJob(folder, user=user_name(seen.user[0]), uid=seen.user[0]))
             job.pids.append(pid)
             job.lease_socket = job.lease_socket or (Path(seen.leases) if seen.leases else None)
-        self._jobs, self.others = found, others
+        self._jobs, self.others = jobs, others
 
     def _read(self, pid: int) -> None:
         """Remember what a process says; of one that says nothing, that."""
@@ -118,7 +118,7 @@ class Processes:
                 words = file.read(MOST_ENVIRON).split(b"\0")
             user = _owner(path)
         except PermissionError:
-            self.unreadable += 1  # not remembered: counted anew in each scan
+            self.unreadable += 1  # not remembered: counted again in each scan
             return
         except OSError:  # it has ended
             return
@@ -138,12 +138,12 @@ def recent_folders(runs: Path) -> list[Path]:
     """
     if not runs.is_dir():
         raise PowercclError(f"no runs folder {runs}", "name the folder of `powerccl run --runs-dir`")
-    found = []
+    folders = []
     for path in sorted(runs.absolute().iterdir(), reverse=True):
         if not (path / RUN_FILE).is_file():
             continue
         run = LiveRun(path)
         run.read_info()
         if run.info and not run.info.end_ns and run.info.host in ("", socket.gethostname()):
-            found.append(path)
-    return found
+            folders.append(path)
+    return folders

@@ -107,8 +107,8 @@ def share_of(rank: RankState, from_ns: int, now_ns: int) -> tuple[float | None, 
         kernels = rank.kernels
         for pattern in np.unique(silent["pattern"]).tolist():
             of_kind = kernels[kernels["pattern"] == pattern]
-            mine = silent[silent["pattern"] == pattern]
-            classes, counts = np.unique(_classes(mine["bytes"]), return_counts=True)
+            of_pattern = silent[silent["pattern"] == pattern]
+            classes, counts = np.unique(_classes(of_pattern["bytes"]), return_counts=True)
             timed = _classes(of_kind["bytes"])
             lengths = (of_kind["gpu_stop_ns"] - of_kind["gpu_start_ns"]).astype(np.float64)
             for size, count in zip(classes.tolist(), counts.tolist(), strict=True):
@@ -153,7 +153,7 @@ def count_kinds(rank: RankState, length_s: float, kinds: Kinds) -> None:
             comms, each = np.unique(chosen["comm"], return_inverse=True)
             of_comm = [patterns.bus_factor(pattern, rank.sizes.get(comm, 0)) for comm in comms.tolist()]
             factors = np.array(of_comm)[each]
-            replays = int(replayed(chosen).sum())  # nobody calls those
+            replays = int(replayed(chosen).sum())  # those are not calls
             sums[0] += replays
             sums[3] += replays / length_s
             sums[1] += len(chosen)

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """A run folder read while its job runs: each look takes only what was written since the last one.
 
-Traces are mapped by their ranks and read here with pread: on one node both see the same pages, so nothing has to be
-flushed and the job notices nothing. A rank counts a record when it is whole; what lies past the count is not looked at.
-From another node of a network file system records may be seen late.
+Traces are mapped by their ranks and read here with pread. On one node both see the same pages, so nothing has to be
+flushed and the job notices nothing. A rank counts a record when it is whole; what is past the count is not read. From
+another node of a network file system records may be seen late.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ from powerccl.traces.header import TraceHeader, header_fault, parse_header
 from powerccl.traces.run_info import RUN_FILE, RunInfo, of_newer, parse_run_info
 from powerccl.traces.sample_file import LONGEST, MOST_COLUMNS, take_about
 
-MOST_RECORDS = 1 << 16  # of one trace at once: 4 MiB
+MOST_RECORDS = 1 << 16  # of one trace in one read: 4 MiB
 TAIL_RECORDS = 1 << 16  # of what was there before the first look, when only the present matters
 HEAD_RECORDS = 1 << 10  # read in any case: communicators come up at the beginning
 HEAD_BYTES = 1 << 15
 TAIL_BYTES = 1 << 18  # of samples that were there before the first look
-MOST_BYTES = 1 << 20  # of samples at once: rows take a hundred times as much
-MOST_TRACES = 4096  # followed at once; each takes a descriptor
+MOST_BYTES = 1 << 20  # of samples in one read: rows take a hundred times as much
+MOST_TRACES = 4096  # followed together; each takes a descriptor
 
 Records = npt.NDArray[np.void]
 _NOTHING: Records = np.empty(0, records.RECORD)
@@ -82,21 +82,21 @@ class LiveTrace:
             first = self._pass_over(committed) if self._tail else _NOTHING
             self._tail = False
             wanted = max(0, min(committed - self._next, most))
-            found = self._records(self._next, wanted)
+            fresh = self._records(self._next, wanted)
         except OSError as error:
             self.problem = f"{self.path.name}: {error.strerror}"
             return _NOTHING
-        self._next += len(found)
-        unknown = int((~np.isin(found["kind"], list(records.LAYOUTS))).sum())
+        self._next += len(fresh)
+        unknown = int((~np.isin(fresh["kind"], list(records.LAYOUTS))).sum())
         if unknown:
             self._unknown += unknown
             self.problem = f"{self.path.name}: {plural(self._unknown, 'record')} of unknown kinds, skipped"
-        if len(found) < wanted:
+        if len(fresh) < wanted:
             self.problem = f"{self.path.name}: cut off: it counts {plural(committed, 'record')} and has {self._next}"
             self.behind = 0
         else:
             self.behind = max(committed - self._next, 0)
-        return np.concatenate([first, found]) if len(first) else found
+        return np.concatenate([first, fresh]) if len(first) else fresh
 
     def _header(self) -> Any:
         """The header as it is now; None where there is none to go by."""
@@ -115,7 +115,7 @@ class LiveTrace:
         return header
 
     def _pass_over(self, committed: int) -> Records:
-        """Where there is much, what stands at its beginning, and from then on the end."""
+        """Of a long file, its beginning, and from then on the end."""
         start = committed - TAIL_RECORDS
         if start <= HEAD_RECORDS:
             return _NOTHING
@@ -262,7 +262,7 @@ class LiveRun:
     def look(self, most: int = MOST_RECORDS) -> Look:
         """What was written since the last look, at most so many records a trace."""
         self.read_info()
-        found = Look()
+        look = Look()
         try:
             names = [path.name for path in list_files(self.folder, "", "")[0]]
             self._gone = ""
@@ -280,7 +280,7 @@ class LiveRun:
                 rows = trace.read(most)
                 if self._is_another_runs(trace):
                     continue
-                into = found.traces if name.startswith("rank-") else found.mpi
+                into = look.traces if name.startswith("rank-") else look.mpi
                 into.append((trace, rows))
             elif name.endswith(".csv") and name.startswith(("power-", "cpu-")):
                 samples = self._samples.get(name)
@@ -288,8 +288,8 @@ class LiveRun:
                     if len(self._samples) >= MOST_TRACES:
                         continue
                     samples = self._samples[name] = LiveSamples(self.folder / name)
-                (found.power if name.startswith("power-") else found.cpu).append((samples, samples.read()))
-        return found
+                (look.power if name.startswith("power-") else look.cpu).append((samples, samples.read()))
+        return look
 
     def _is_another_runs(self, trace: LiveTrace) -> bool:
         """Whether a trace is left out as another run's, which two jobs with one POWERCCL_RUN_FOLDER leave."""

@@ -207,7 +207,7 @@ def _gpus(job: LiveJob, narrow: bool) -> Table:
     table.add_column("GPU", justify="right", no_wrap=True)
     for column in ("rank", "clock", "power", *(() if narrow else ("busy", "temp")), "comm", "calls/s"):
         table.add_column(column, justify="right", no_wrap=True)
-    # What gives way where there is no room; a column that is not to wrap would be cut like any other.
+    # Cut first where there is no room; a column that is not to wrap would be cut like any other.
     table.add_column("last call", overflow="ellipsis", max_width=NARROW_CALL if narrow else None)
     leased = any(gpu.lease for gpu in job.gpus)
     if leased:
@@ -217,8 +217,8 @@ def _gpus(job: LiveJob, narrow: bool) -> Table:
         ranks.setdefault(rank.gpu, []).append(rank)
     hosts = len({gpu.host for gpu in job.gpus}) > 1
     for gpu in job.gpus:
-        mine: list[LiveRank | None] = [*ranks.pop(gpu.gpu, [])]
-        for index, owner in enumerate(mine or [None]):
+        gpu_ranks: list[LiveRank | None] = [*ranks.pop(gpu.gpu, [])]
+        for index, owner in enumerate(gpu_ranks or [None]):
             cells = _of_gpu(gpu, narrow, hosts) if index == 0 else [""] * (3 if narrow else 5)
             _line(table, cells, owner, gpu.lease if leased else None, narrow)
     for rest in ranks.values():
@@ -310,14 +310,14 @@ def _mpi(mpi: LiveMpi, narrow: bool) -> Group:
 
 
 def _other_leases(view: NodeView) -> list[RenderableType]:
-    """Devices that nobody shown here holds."""
+    """Devices that no process shown here holds."""
     shown = {gpu.gpu for job in view.jobs for gpu in job.gpus if gpu.lease}
     lines: list[RenderableType] = []
     for held in view.leases:
         if held.device in shown:
             continue
         clock = mhz(held.max_mhz) if held.max_mhz else "default clock"
-        who = f"{held.user}'s process {held.pid}" + (f" ({held.run})" if held.run else "") if held.pid else "nobody"
+        who = f"{held.user}'s process {held.pid}" + (f" ({held.run})" if held.run else "") if held.pid else "no process"
         state = ", to be restored" if held.pending else ""
         lines.append(Text(f"{held.device}: {clock}, {who}, for {age(held.held_s)}{state}"))
     return [Text("other leases", style="bold"), *lines] if lines else []

@@ -67,7 +67,7 @@ class Top(App[None]):
         self.set_timer(self.interval_s, self._tick)
 
     def on_resize(self) -> None:
-        """Lay out anew for the width there is now."""
+        """Lay out again for the present width."""
         self._show()
 
     def _tick(self) -> None:
@@ -122,7 +122,7 @@ class Top(App[None]):
 
 
 def _laid_out(page: RenderableType, width: int) -> Text:
-    """Tables as plain lines with styles: Textual would lay them out anew each time that it asks for their height."""
+    """Tables as plain lines with styles: Textual would lay them out again each time that it asks for their height."""
     console = Console(width=width, file=io.StringIO(), color_system="truecolor", force_terminal=True)
     lines = console.render_lines(page, console.options.update(width=width), pad=False)
     return Text("\n").join(Text.assemble(*((part.text, part.style or "") for part in line)) for line in lines)

@@ -54,13 +54,13 @@ class RankTotals:
         clocks = select(rows, records.CLOCK)
         if len(clocks):
             result, dry = clocks["result"], clocks["flags"] & records.FLAG_DRY != 0
-            found = (
+            counted = (
                 ("done", ~dry & (result == 0)),
                 ("no_lease", ~dry & (result == NO_LEASE)),
                 ("failed", ~dry & (result != 0) & (result != NO_LEASE)),
                 ("dry", dry),
             )
-            for how, chosen in found:
+            for how, chosen in counted:
                 if chosen.any():
                     self.clocks[how] = self.clocks.get(how, 0) + int(chosen.sum())
 
@@ -93,11 +93,11 @@ class MpiTotals:
 
     def by_function(self) -> dict[str, tuple[int, int]]:
         """Calls and call_ns of each function."""
-        found: dict[str, tuple[int, int]] = {}
+        sums: dict[str, tuple[int, int]] = {}
         for (_, function, _, _), (calls, _, call_ns, _, _) in self.sums.items():
-            before = found.get(function_name(function), (0, 0))
-            found[function_name(function)] = (before[0] + calls, before[1] + call_ns)
-        return found
+            before = sums.get(function_name(function), (0, 0))
+            sums[function_name(function)] = (before[0] + calls, before[1] + call_ns)
+        return sums
 
 
 class RankCounts(msgspec.Struct):
@@ -142,7 +142,7 @@ class Totals:
 
     def counts(self) -> JobCounts:
         """What it comes to."""
-        found = JobCounts()
+        counts = JobCounts()
         ranks: dict[tuple[str, int], RankCounts] = {}
 
         def rank_of(trace: LiveTrace) -> RankCounts:
@@ -168,8 +168,8 @@ class Totals:
                 rank.mpi[index] += value
             rank.mpi_threads = max(rank.mpi_threads, process.threads())
             for function, (count, time_ns) in process.by_function().items():
-                times = found.functions.setdefault(rank.host, {}).setdefault(function, [0.0, 0.0])
+                times = counts.functions.setdefault(rank.host, {}).setdefault(function, [0.0, 0.0])
                 times[0] += count
                 times[1] += time_ns / 1e9
-        found.ranks = [rank for _, rank in sorted(ranks.items())]
-        return found
+        counts.ranks = [rank for _, rank in sorted(ranks.items())]
+        return counts
