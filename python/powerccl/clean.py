@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Text of others on its way out: to terminals, CSV, HTML, JSON, Prometheus and Perfetto.
 
-A host, program or folder may be called anything. Terminals obey control characters, spreadsheets run a field that
-begins with `=`, and characters that turn the direction of writing make a name look like another one.
+A host, program or folder may be called anything. Terminals obey control characters, and spreadsheets run a field that
+begins with `=`. Characters that turn the direction of writing make a name look like another one.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ _LINES = re.compile(f"(?!\\n)[{_RAW}]")
 _FORMULA = ("=", "+", "-", "@")
 
 
-def _escaped(found: re.Match[str]) -> str:
-    code = ord(found[0])
+def _escaped(match: re.Match[str]) -> str:
+    code = ord(match[0])
     if 0xDC80 <= code <= 0xDCFF:  # a byte that was not UTF-8, as os.fsdecode keeps it
         return f"\\x{code - 0xDC00:02x}"
     return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
@@ -73,15 +73,15 @@ def encodable(value: Any) -> Any:
 def json(data: bytes) -> bytes:
     """Encoded JSON for a terminal: characters as `field` replaces are escaped, which readers of JSON undo.
 
-    They stand inside of strings only: msgspec has escaped those below a space, and line ends are its own.
+    They occur inside of strings only: msgspec has escaped those below a space, and line ends are its own.
     """
     if data.isascii() and b"\x7f" not in data:
         return data
     return _LINES.sub(_json_escape, data.decode("utf-8", "surrogatepass")).encode()
 
 
-def _json_escape(found: re.Match[str]) -> str:
-    code = ord(found[0])
+def _json_escape(match: re.Match[str]) -> str:
+    code = ord(match[0])
     if code < 0x10000:
         return f"\\u{code:04x}"
     code -= 0x10000

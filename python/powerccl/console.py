@@ -32,7 +32,7 @@ def sensible_sizes(environment: Mapping[str, str]) -> dict[str, str]:
 class Console(rich.console.Console):
     """Rich's console without markup, so that a host called `[red]` is printed so, and with text made visible.
 
-    Rich itself writes the sequences for colours, after this: those in the text are of somebody else.
+    Rich itself writes the sequences for colours, after this: those in the text come from foreign text.
     """
 
     def __init__(self, **more: Any) -> None:

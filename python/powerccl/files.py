@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The one way to open a file that somebody else may have written, and the one way to write one of ours.
+"""The one way to open a file that another user may have written, and the one way to write one of ours.
 
 Reading never waits, and never goes on without end. A file of ours is written whole or not at all.
 
-A run folder is written by a job, and its user may put anything in the place of a file: a FIFO, which blocks whoever
-opens it, a device without end, a link to something else, or a file with a terabyte of nothing. Standard library alone:
-`powerccl run` imports this on the way to the job's start.
+A run folder is written by a job, and its user may put anything in the place of a file. A FIFO blocks the process that
+opens it. A device has no end, a link leads elsewhere, and a sparse file may have a terabyte of nothing. Standard
+library alone: `powerccl run` imports this on the way to the job's start.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ KINDS = {
 def open_regular(path: str | os.PathLike[str], limit: int) -> int:
     """A descriptor of a regular file with at most `limit` bytes, read-only.
 
-    Links are not followed in a folder that another user can write to: the file they name may be one that only the
+    Links are not followed in a folder that another user can write to. The file they name may be one that only the
     reader may read.
 
     Raises:
@@ -222,16 +222,16 @@ def list_files(folder: Path, prefix: str, suffix: str) -> tuple[list[Path], int]
     Raises:
         OSError: the folder cannot be read.
     """
-    found: list[str] = []
+    names: list[str] = []
     more = 0
     with os.scandir(folder) as entries:
         for entry in entries:
             if entry.name.startswith(prefix) and entry.name.endswith(suffix):
-                if len(found) < MOST_FILES:
-                    found.append(entry.name)
+                if len(names) < MOST_FILES:
+                    names.append(entry.name)
                 else:
                     more += 1
-    return [folder / name for name in sorted(found)], more
+    return [folder / name for name in sorted(names)], more
 
 
 def read_into(file: int, into: Any, offset: int) -> int:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Which machine was measured: what a file, a folder or a search that goes on later is tied to.
 
-powerccl-bench names the machine in each header and refuses to continue another machine's file by itself
+powerccl-bench names the machine in each header and refuses to continue another machine's file
 (check_same_machine in native/testbed/bench/report.h). Verbs that keep more than such a file keep the machine beside,
 and compare it here.
 """

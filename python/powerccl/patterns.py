@@ -40,7 +40,7 @@ def pattern_name(number: int) -> str:
 
 
 def bus_factor(pattern: str, ranks: int) -> float:
-    """Bus bandwidth over algorithm bandwidth (bytes / time), as NCCL tests' PERFORMANCE.md defines it.
+    """Bus bandwidth over algorithm bandwidth (bytes / time), as NCCL's tests define it in NCCL's PERFORMANCE.md.
 
     0 where one rank sends nothing; NaN where the number of ranks is not known.
     """

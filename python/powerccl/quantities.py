@@ -23,7 +23,7 @@ MOST_PLACES = 4  # most decimals of a figure that has one unit only, such as GB/
 
 @dataclass(frozen=True)
 class Unit:
-    """A unit: its size, and how much of it is told in the next larger one."""
+    """A unit: its size, and from how much on the next larger one is used."""
 
     name: str
     factor: float
@@ -129,7 +129,7 @@ def _si(unit: str, least: int = -15, most: int = 15) -> Quantity:
 
 
 class _Duration(Quantity):
-    """Seconds; a long time is told in two units: `2 min 05 s`, `4 d 04 h`."""
+    """Seconds; a long time has two units: `2 min 05 s`, `4 d 04 h`."""
 
     def __call__(self, value: float | None, error: float | None = None) -> str:
         unit = self._unit(value, self.digits) if value is not None and math.isfinite(value) else None
@@ -191,7 +191,7 @@ def number(value: float | None, unit: str = "") -> str:
 
 
 def exact(value: float | None, unit: str = "") -> str:
-    """What somebody set, such as `1 %` or `0.25 s`: every digit of it, to the thousandth."""
+    """A value as set by the user, such as `1 %` or `0.25 s`: every digit of it, to the thousandth."""
     if value is None or not math.isfinite(value):
         return NOT_KNOWN
     return f"{value:.3f}".rstrip("0").rstrip(".") + f" {unit}".rstrip()
@@ -216,14 +216,14 @@ def said_once(lines: Iterable[str]) -> list[str]:
     subjects: dict[str, dict[str, None]] = {}
     for subject, separator, text in parts:
         subjects.setdefault(text if separator else "", {})[subject] = None
-    found = []
+    merged = []
     for subject, separator, text in parts:
         names = list(subjects.get(text, ())) if separator else []
         if len(names) <= MOST_NAMED:
-            found.append(subject + separator + text)
+            merged.append(subject + separator + text)
         elif subject == names[0]:
-            found.append(f"{', '.join(names[:MOST_NAMED])} and {len(names) - MOST_NAMED:,} more: {text}")
-    return list(dict.fromkeys(found)) if len(found) < len(parts) else found
+            merged.append(f"{', '.join(names[:MOST_NAMED])} and {len(names) - MOST_NAMED:,} more: {text}")
+    return list(dict.fromkeys(merged)) if len(merged) < len(parts) else merged
 
 
 def percent(value: float | None, error: float | None = None) -> str:

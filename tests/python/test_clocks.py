@@ -66,7 +66,7 @@ def test_a_long_name_leaves_the_table_in_shape(busy: FakeDaemon) -> None:
     ("devices", "flags", "words"),
     [
         ([], 0, "knows no device"),
-        ([row(UUIDS[0])], 0, "Nobody holds a GPU."),
+        ([row(UUIDS[0])], 0, "No process holds a GPU."),
         ([row(UUIDS[0])], Flag.DRAINED, "! draining: no new leases until `powerccl clocks --drain off`"),
         ([row(UUIDS[0])], Flag.DRY, "! dry: it decides and answers, and sets no clock"),
         ([row(UUIDS[0])], Flag.EMULATED, "NVIDIA H200  emulated"),
@@ -149,7 +149,7 @@ def test_release_where_only_administrators_may(busy: FakeDaemon) -> None:
         (UUIDS[1], UUIDS[1], "ended the lease of 54321's process 4712 (solver)"),
         ("GPU-11112", UUIDS[1], "ended the lease of 54321's process 4712 (solver)"),
         ("GPU-1…52", "", "2 devices are called so"),
-        ("GPU-33…5d52", UUIDS[2], "nobody holds GPU-33…5d52"),
+        ("GPU-33…5d52", UUIDS[2], "no process holds GPU-33…5d52"),
         ("GPU-1111", "", "2 devices are called so"),
         ("all", "all", "54321's process 4712 (solver)"),
         ("0000:1b:00.0", "0000:1b:00.0", "0000:1b:00.0: revoked"),

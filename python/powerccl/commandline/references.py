@@ -42,16 +42,16 @@ def gpu_names(run: RunData, of_job: bool = False) -> dict[str, list[str]]:
     """
     from powerccl.traces.sample_file import about
 
-    ours = {rank.gpu_uuid for rank in run.ranks} - {""} if of_job else set()
-    found: dict[str, list[str]] = {}
+    uuids = {rank.gpu_uuid for rank in run.ranks} - {""} if of_job else set()
+    of_hosts: dict[str, list[str]] = {}
     for path in sorted(run.folder.glob("power-*.csv")):
         head = about(path)
         names = {key[3:-5]: text for key, text in head.items() if key[:3] == "gpu" and key[-5:] == "_name"}
-        named = [name for gpu, name in names.items() if head.get(f"gpu{gpu}_uuid") in ours]
+        named = [name for gpu, name in names.items() if head.get(f"gpu{gpu}_uuid") in uuids]
         host = head.get("host", "")
         # The file of a second host of one name has the boot in its name.
-        found[host if host not in found else path.stem.removeprefix("power-")] = named or list(names.values())
-    return found
+        of_hosts[host if host not in of_hosts else path.stem.removeprefix("power-")] = named or list(names.values())
+    return of_hosts
 
 
 def own_table(run: RunData) -> WaysTable | None:
@@ -92,16 +92,16 @@ def reference_of(profile: PlatformProfile) -> Reference:
     """What a profile says at its highest clock."""
     from powerccl.analysis.report_findings import Reference
 
-    found = Reference(
+    reference = Reference(
         name=profile.name,
         gpus=profile.gpus,
         provenance=", ".join(sorted({point.provenance for point in profile.points})),
     )
     power = profile.gpu_power
     if power:
-        found.idle_watts = power.idle_watts
+        reference.idle_watts = power.idle_watts
         if power.kelvin_per_watt is not None and power.leakage_watts_per_kelvin is not None:
-            found.warming = power.kelvin_per_watt * power.leakage_watts_per_kelvin
+            reference.warming = power.kelvin_per_watt * power.leakage_watts_per_kelvin
     highest: dict[tuple[str, int], int] = {}
     for point in profile.points:
         place = (point.pattern, point.size_bytes)
@@ -109,5 +109,5 @@ def reference_of(profile: PlatformProfile) -> Reference:
     for point in sorted(profile.points, key=lambda point: point.size_bytes):
         if point.clock_mhz == highest[point.pattern, point.size_bytes]:
             entry = (point.size_bytes, point.busbw_gbs, point.watts_per_gpu)
-            found.points.setdefault(point.pattern, []).append(entry)
-    return found
+            reference.points.setdefault(point.pattern, []).append(entry)
+    return reference

@@ -22,10 +22,10 @@ runs_dir_option = click.option(
 
 def last_runs(runs_dir: Path) -> list[Path]:
     """Run folders in `runs_dir`, the last first: by when run.json was written, as clocks of nodes may differ."""
-    found: list[tuple[int, Path]] = []
+    dated_folders: list[tuple[int, Path]] = []
     with contextlib.suppress(OSError):  # a folder that is being removed, or is not ours to read
-        found.extend((file.stat().st_mtime_ns, file.parent) for file in runs_dir.glob("*/run.json"))
-    return [folder for _, folder in sorted(found, reverse=True)]
+        dated_folders.extend((file.stat().st_mtime_ns, file.parent) for file in runs_dir.glob("*/run.json"))
+    return [folder for _, folder in sorted(dated_folders, reverse=True)]
 
 
 def find_run(name: str, runs_dir: Path, quiet: bool = False) -> Path:

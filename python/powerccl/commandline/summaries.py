@@ -25,8 +25,8 @@ def make_summary(folder: Path) -> tuple[RunData, RunSummary]:
     """
     from powerccl.analysis.brief import brief
 
-    if found := brief(folder):
-        return found
+    if summarised := brief(folder):
+        return summarised
     from powerccl.analysis.summary import summarise
     from powerccl.commandline.references import own_reference
     from powerccl.traces.folder import MOST_RECORDS, read_run

@@ -2,9 +2,9 @@
 """The command line: one file a verb; a verb's module is imported when it is used.
 
 Exit codes: 0 done; 1 something the user can mend (`error:` and `hint:` say how); 2 unexpected, a fault of ours. A verb
-of several runs shows what is whole where some of them failed, names those, and ends with 1.
-`powerccl run` and `powerccl bench` end with the exit code of what they started, 128 + n if signal n ended it, and
-like a shell with 127 or 126 if it could not be found or executed.
+of several runs shows the complete ones if some of them failed, names those, and ends with 1. `powerccl run` and
+`powerccl bench` end with the exit code of what they started. If signal n ended it, they end with 128 + n. If it could
+not be found or executed, they end with 127 or 126, like a shell.
 """
 
 from __future__ import annotations
@@ -194,11 +194,11 @@ def _in_other_letters(error: UnicodeError) -> tuple[str, int]:
         raise error
     import unicodedata
 
-    found = []
+    spelled = []
     for letter in error.object[error.start : error.end]:
         parts = _PLAIN.get(letter) or unicodedata.normalize("NFKD", letter)
-        found.append(parts.encode("ascii", "ignore").decode() or "?")
-    return "".join(found), error.end
+        spelled.append(parts.encode("ascii", "ignore").decode() or "?")
+    return "".join(spelled), error.end
 
 
 def _write_what_can_be_shown() -> None:

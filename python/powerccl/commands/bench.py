@@ -104,7 +104,7 @@ def _run_mpi(program: list[str], ranks: int | None, mpiexec: str) -> NoReturn:
         os.execv(program[0], program)
     launcher = find_launcher(mpiexec, os.environ)
     count = ranks or 2
-    # Open MPI, 5 and 4, refuses more ranks than cores unless it is told that they are meant.
+    # Open MPI, 5 and 4, refuses more ranks than cores unless they are allowed explicitly.
     allowed = {"PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe", "OMPI_MCA_rmaps_base_oversubscribe": "1"}
     environment = {**(allowed if count > (os.cpu_count() or 1) else {}), **os.environ}
     try:
@@ -119,9 +119,9 @@ def find_launcher(named: str, environment: Mapping[str, str]) -> str:
     Raises:
         PowercclError: there is none.
     """
-    found = shutil.which(named or "mpiexec", path=environment.get("PATH"))
-    if found:
-        return str(Path(found).absolute())
+    program = shutil.which(named or "mpiexec", path=environment.get("PATH"))
+    if program:
+        return str(Path(program).absolute())
     if named:
         raise PowercclError(
             f"--mpiexec {named}: no such program", "name the mpiexec of your MPI library, with its path"

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     "--restore",
     default="",
     metavar="DEVICE|all",
-    help="As --revoke, and reset clocks that nobody holds.  [administrators]",
+    help="As --revoke, and reset clocks that no process holds.  [administrators]",
 )
 @click.option("--user", default="", metavar="USER", help="With --revoke: only leases of this user (name or number).")
 @click.option(
@@ -107,18 +107,18 @@ def _release(leases: Leases) -> None:
     from powerccl.leases.client import RefusedError
     from powerccl.leases.protocol import Status
 
-    mine = [device for device in leases.status() if device.mine]
-    if not mine:
+    held = [device for device in leases.status() if device.mine]
+    if not held:
         say("you hold no lease")
         return
     try:
-        _end(leases, mine)
+        _end(leases, held)
     except RefusedError as error:
         if error.status != Status.NOT_ALLOWED:
             raise
-        pids = sorted({device.holder_pid for device in mine})
+        pids = sorted({device.holder_pid for device in held})
         raise PowercclError(
-            f"powerccld ends leases for administrators only; yours are held by {_processes(mine)}",
+            f"powerccld ends leases for administrators only; yours are held by {_processes(held)}",
             f"a lease ends with its process: kill {' '.join(map(str, pids))}",
         ) from error
 
@@ -135,8 +135,8 @@ def _revoke(leases: Leases, wish: str, uid: int | None) -> None:
             raise PowercclError(
                 f"with --user, '{wish}' has to be a device as `powerccl clocks` lists it", "or leave --user out"
             )
-        theirs = [device for device in devices if device.held and device.holder_uid == uid]
-        _end(leases, [device for device in theirs if wanted in ("", device.device)])
+        of_user = [device for device in devices if device.held and device.holder_uid == uid]
+        _end(leases, [device for device in of_user if wanted in ("", device.device)])
         return
     if not wanted and not leases.admin:
         raise PowercclError(
@@ -150,8 +150,8 @@ def _revoke(leases: Leases, wish: str, uid: int | None) -> None:
             error.hint += "; your own leases end with `powerccl clocks --release`"
         raise
     known = not wanted or any(device.device == wanted for device in devices)
-    nobody = f"nobody holds {wish if wanted else 'a device'}"
-    say(answer or (f"ended the lease of {_processes(held)}" if held else nobody if known else f"{wish}: revoked"))
+    not_held = f"no process holds {wish if wanted else 'a device'}"
+    say(answer or (f"ended the lease of {_processes(held)}" if held else not_held if known else f"{wish}: revoked"))
 
 
 def _end(leases: Leases, devices: list[Device]) -> None:
@@ -163,11 +163,11 @@ def _end(leases: Leases, devices: list[Device]) -> None:
 
 def _processes(devices: list[Device]) -> str:
     """Who they are, each process once: `alice's process 4711 (train)`."""
-    found = {
+    processes = {
         device.holder_pid: f"{device.user}'s process {device.holder_pid}{f' ({device.run})' if device.run else ''}"
         for device in devices
     }
-    return ", ".join(found.values())
+    return ", ".join(processes.values())
 
 
 def _find(devices: list[Device], wish: str) -> str:
@@ -180,10 +180,10 @@ def _find(devices: list[Device], wish: str) -> str:
     if wish in names:
         return wish
     head, _, tail = wish.partition("…")  # as the table cuts them
-    found = [name for name in names if name.startswith(head) and name.endswith(tail)]
-    if len(found) > 1:
-        raise PowercclError(f"{len(found)} devices are called so: {wish}", f"which of {', '.join(found)}?")
-    return found[0] if found else wish
+    matching = [name for name in names if name.startswith(head) and name.endswith(tail)]
+    if len(matching) > 1:
+        raise PowercclError(f"{len(matching)} devices are called so: {wish}", f"which of {', '.join(matching)}?")
+    return matching[0] if matching else wish
 
 
 def _uid(user: str) -> int:

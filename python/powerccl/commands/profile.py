@@ -65,8 +65,8 @@ SIZES = "128K:64M:2"
     "--products",
     default="",
     metavar="TOKENSxWIDTHxHIDDEN",
-    help="With --ways: the shape of the matrix products beside which collectives run, as your model's perceptrons have "
-    "it: tokens of a rank and micro-batch, width, hidden width.  [default: 4096x4096x4096]",
+    help="With --ways: the shape of the matrix products that run beside collectives, as in your model's perceptrons. "
+    "Tokens of a rank and micro-batch, width, hidden width.  [default: 4096x4096x4096]",
 )
 @click.option(
     "--table", type=click.Path(path_type=Path, dir_okay=False), help="Also write the policy table to this file."

@@ -108,8 +108,9 @@ def command(
         made = replace(made, findings=structs.replace(made.findings, ways=other_ways))
     found = made.findings
     if not (kineto or platform or made.run.window or (folder / SUMMARY_FILE).exists()):
-        keep_summary(found.summary, folder)
-    if not (found.summary.ranks or found.summary.gpus or found.summary.mpi) and not (folder / "run.json").exists():
+        keep_summary(findings.summary, folder)
+    summary = findings.summary
+    if not (summary.ranks or summary.gpus or summary.mpi) and not (folder / "run.json").exists():
         raise PowercclError(f"{folder} is no run folder: it has no run.json, no trace and no samples", _NAME)
     if html_file:
         from powerccl.reports.report_page import report_page
@@ -126,13 +127,13 @@ def command(
         from powerccl.reports.tabular import write_csv
 
         tables: list[Path] = []
-        _write(csv_folder, lambda path: tables.extend(write_csv(found, path)))
+        _write(csv_folder, lambda path: tables.extend(write_csv(findings, path)))
         if not tables:
             say(f"{csv_folder} has no tables: the run has no ranks, no GPUs and no MPI calls")
     if json_file:
         from powerccl.analysis.report import encode
 
-        write_out(json_file, encode(found))
+        write_out(json_file, encode(findings))
     if not quiet:
         from powerccl.console import Console
         from powerccl.reports.report import print_report

@@ -141,7 +141,7 @@ def _predict(run: RunData, platform: str, terms: Terms) -> WhatIf:
     names = [name for of_node in gpu_names(run, of_job=True).values() for name in of_node]
     native = find_native()
     try:
-        found = what_if(
+        prediction = what_if(
             run, names[0] if names else "", native.path(SIMULATOR), native.root / "share/platforms", profile, terms
         )
     except NoProgramError as error:
@@ -149,16 +149,16 @@ def _predict(run: RunData, platform: str, terms: Terms) -> WhatIf:
     except SimulatorError as error:
         raise PowercclError(f"{run.folder} cannot be simulated: {error}", "report this with the run folder") from error
     if profile and profile.emulated and not run.emulated:
-        found.notes.append(f"profile {profile.name} is of an emulated server: its clocks are modelled")
-    return found
+        prediction.notes.append(f"profile {profile.name} is of an emulated server: its clocks are modelled")
+    return prediction
 
 
-def _show(found: WhatIf, json_file: str) -> None:
+def _show(prediction: WhatIf, json_file: str) -> None:
     from powerccl import clean
     from powerccl.commandline.output import write_out
     from powerccl.console import Console
     from powerccl.whatif.report import print_what_if
 
     if json_file:
-        write_out(json_file, clean.to_json(found, indent=2))
-    print_what_if(Console(stderr=json_file == "-"), found)
+        write_out(json_file, clean.to_json(prediction, indent=2))
+    print_what_if(Console(stderr=json_file == "-"), prediction)

@@ -74,11 +74,11 @@ class Catalog(Generic[T]):
 
     def known(self) -> dict[str, Path]:
         """All files by name."""
-        found: dict[str, Path] = {}
+        files: dict[str, Path] = {}
         for folder in (self.builtin, self.folder):
             with contextlib.suppress(OSError):  # a home of another user, or a file
-                found |= {path.stem: path for path in sorted(folder.glob("*.json"))} if folder else {}
-        return found
+                files |= {path.stem: path for path in sorted(folder.glob("*.json"))} if folder else {}
+        return files
 
     def preferred(self) -> Iterator[T]:
         """All that can be read: the user's own, the newest first, then built-in ones."""
@@ -87,10 +87,10 @@ class Catalog(Generic[T]):
         built_in = [path for path in paths if path.parent == self.builtin]
         for path in sorted(own, key=lambda path: -path.stat().st_mtime_ns) + built_in:
             try:
-                found = self.load(str(path.absolute()))
+                loaded = self.load(str(path.absolute()))
             except PowercclError:
                 continue
-            yield found
+            yield loaded
 
     def load(self, name: str) -> T:
         """One by its name or path.
@@ -115,11 +115,11 @@ class Catalog(Generic[T]):
                     f"{path}: {self.document} of schema {version}; this powerccl reads {self.schema_version}",
                     f"update powerccl, or {again}",
                 )
-            found = decode_json(data, self.kind)
+            decoded = decode_json(data, self.kind)
         except OSError as error:
             raise PowercclError(f"cannot read {self.document} {path}: {error.strerror}", make) from error
         except msgspec.MsgspecError as error:
             raise PowercclError(f"{path} is not a {self.document}: {error}", again) from error
-        for fault in self.faults(found):
+        for fault in self.faults(decoded):
             raise PowercclError(f"{path}: {fault}", again)
-        return found
+        return decoded

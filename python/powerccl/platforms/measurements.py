@@ -84,7 +84,7 @@ def clocks_to_profile(supported_mhz: list[int]) -> list[int]:
 
 def profile_points(points: Iterable[BenchPoint], provenance: str) -> list[Point]:
     """Points of a sweep; the clock is the one asked for, else the one found. Sorted by pattern, size, falling clock."""
-    found = [
+    best_points = [
         Point(
             pattern=point.pattern,
             size_bytes=point.size_bytes,
@@ -103,7 +103,7 @@ def profile_points(points: Iterable[BenchPoint], provenance: str) -> list[Point]
         for point in points
         if point.time_us > 0 and point.busbw_gbs > 0 and (point.clock_requested_mhz or point.sm_clock_mhz)
     ]
-    return sorted(found, key=lambda point: (point.pattern, point.size_bytes, -point.clock_mhz))
+    return sorted(best_points, key=lambda point: (point.pattern, point.size_bytes, -point.clock_mhz))
 
 
 def _rounded(value: float | None, digits: int) -> float | None:
@@ -116,11 +116,11 @@ def overhead_samples(
     """Plain and managed times of each pattern and size that both have; the least, since disturbances only add to it."""
 
     def times(points: Iterable[BenchPoint]) -> dict[tuple[str, int], list[float]]:
-        found: dict[tuple[str, int], list[float]] = {}
+        samples: dict[tuple[str, int], list[float]] = {}
         for point in points:
             least_us = min(point.time_us, point.time_low_us or point.time_us)
-            found.setdefault((point.pattern, point.size_bytes), []).append(least_us)
-        return found
+            samples.setdefault((point.pattern, point.size_bytes), []).append(least_us)
+        return samples
 
     before, after = times(plain), times(managed)
     return [

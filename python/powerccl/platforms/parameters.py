@@ -64,12 +64,12 @@ class Conflict(msgspec.Struct, frozen=True):
 
     def broken_by(self, configuration: Mapping[str, str]) -> bool:
         """Whether the configuration has such a conflict."""
-        found = [configuration.get(name, UNSET) for name in self.names]
+        settings = [configuration.get(name, UNSET) for name in self.names]
         if self.kind == "needs":
-            return bool(found[0]) and found[1] not in self.values
-        if not all(value.isdigit() for value in found):
+            return bool(settings[0]) and settings[1] not in self.values
+        if not all(value.isdigit() for value in settings):
             return False
-        numbers = [int(value) for value in found]
+        numbers = [int(value) for value in settings]
         return numbers[0] > numbers[1] if self.kind == "ordered" else prod(numbers) > self.most
 
 
@@ -163,7 +163,7 @@ def make_space(
 
     `environment`: variables that the user has set there are kept and not searched. `add`: NAME=V1,V2,... (or NAME of a
     risky one); `fix`: NAME=VALUE; `forbid`: NAME. `read_by_nccl`: names that the library reads, asked for only where
-    one is not among the known parameters; empty if that cannot be told. `windows`: buffers are in symmetric windows.
+    one is not among the known parameters; empty if not known. `windows`: buffers are in symmetric windows.
 
     Raises:
         PowercclError: one of the three is not understood or names no variable of NCCL, or nothing is left to search.
@@ -216,7 +216,7 @@ def make_space(
 
 
 def names_in(library: Path) -> frozenset[str]:
-    """Names of NCCL's variables that stand in a libnccl as strings; none if it cannot be read."""
+    """Names of NCCL's variables that a libnccl has as strings; none if it cannot be read."""
     try:
         with library.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
             return frozenset(name.decode() for name in re.findall(rb"NCCL_[A-Z0-9_]+(?=\0)", content))

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """From a profile to what the runtime reads (docs/reference/policy-table.md), as the PCCL publication does it.
 
-The minimum clock of a pattern and size is found by scanning the profiled clocks from the top down for as long as the
-bandwidth equals that at the maximum clock; entries equal to the maximum are not stored. Between two profiled sizes the
-higher of their clocks holds; above the largest its own, since the curves converge there.
+The minimum clock of a pattern and size is found by scanning the profiled clocks from the top down. The scan goes on for
+as long as the bandwidth equals that at the maximum clock; entries equal to the maximum are not stored. Between two
+profiled sizes the higher of their clocks holds. Above the largest its own clock holds, since the curves converge there.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ def minimum_clocks(profile: PlatformProfile) -> dict[str, dict[int, int]]:
     by_size: dict[tuple[str, int], list[Point]] = defaultdict(list)
     for point in profile.points:
         by_size[point.pattern, point.size_bytes].append(point)
-    found: dict[str, dict[int, int]] = {}
+    clocks: dict[str, dict[int, int]] = {}
     for (pattern, size), points in sorted(by_size.items()):
-        found.setdefault(pattern, {})[size] = _scan(points, profile.tolerance_pct / 100)
-    return found
+        clocks.setdefault(pattern, {})[size] = _scan(points, profile.tolerance_pct / 100)
+    return clocks
 
 
 def _scan(points: list[Point], tolerance: float) -> int:

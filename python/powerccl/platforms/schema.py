@@ -65,7 +65,7 @@ class ClockSwitch(msgspec.Struct, kw_only=True, omit_defaults=True):
 class GpuPower(msgspec.Struct, kw_only=True, omit_defaults=True):
     """What a GPU draws that no collective tells; None: not known.
 
-    idle_watts: awake without work, at the highest clock. kelvin_per_watt: how a die warms in the long run;
+    idle_watts: awake without work, at the highest clock. kelvin_per_watt: how a die warms in the long run.
     leakage_watts_per_kelvin: what its warmth adds at the highest clock.
     """
 

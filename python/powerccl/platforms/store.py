@@ -38,7 +38,7 @@ def check_machine(profile: PlatformProfile, names: list[str], whose: str = "this
     """Refuse a profile of another machine; `names` are the GPUs of `whose` as NVML prints them.
 
     Raises:
-        PowercclError: the GPUs are of another model, or fewer than were profiled would not matter but more do.
+        PowercclError: the GPUs are of another model, or of another number than were profiled.
     """
     if not names:
         return
@@ -57,7 +57,7 @@ def check_machine(profile: PlatformProfile, names: list[str], whose: str = "this
 
 
 def profile_for(names: list[str]) -> PlatformProfile | None:
-    """The user's newest or the built-in real profile that was measured on GPUs like these, if there is one."""
+    """The user's newest or the built-in real profile that was measured on GPUs like these, or None."""
     for profile in PROFILES.preferred():
         if not profile.emulated and profile.gpus == len(names) and set(names) == {profile.gpu}:
             return profile

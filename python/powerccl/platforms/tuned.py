@@ -67,7 +67,7 @@ class TunedProfile(msgspec.Struct):
     emulated: bool = False
     environment: Configuration = {}  # NCCL variables that were set by the user while it was tuned
     workload: str = ""
-    windows: bool = False  # its buffers lay in symmetric windows: for jobs whose buffers do
+    windows: bool = False  # its buffers were in symmetric windows: for jobs whose buffers do
     created_at: str = ""
     trials: int = 0
     seconds: float = 0.0

@@ -29,16 +29,16 @@ TOLERANCE = 0.01  # of a time: what differs by less is as quick; two measurement
 
 
 class WayPoint(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """One pattern, size and way, by itself or beside computation. Medians of `rounds` measurements, per operation.
+    """One pattern, size and way, alone or beside computation. Medians of `rounds` measurements, per operation.
 
-    Beside computation, `added_*` is what is more than the computation done meanwhile takes alone, and `slowed_pct` how
-    much longer the computation takes; energy is one GPU's. None: not known.
+    Beside computation, `added_*` is the excess over what the computation done meanwhile takes alone. `slowed_pct` is
+    how much longer the computation takes; energy is one GPU's. None: not known.
     """
 
     pattern: str
     size_bytes: int  # as NCCL tests count it: of an all-gather, the output
     way: str
-    beside: str = ""  # matmul, memory, both; empty: by itself
+    beside: str = ""  # matmul, memory, both; empty: alone
     time_us: float
     joules_per_gpu: float | None = None
     added_us: float | None = None
@@ -91,7 +91,7 @@ class Comparison(msgspec.Struct, kw_only=True):
     size_bytes: int
     way: str
     never_slower: bool  # in no measured surrounding
-    time_saved_pct: float  # by itself
+    time_saved_pct: float  # alone
     energy_saved_pct: float | None
     alone_saved_us: float
     alone_saved_joules: float | None  # of each GPU
@@ -101,20 +101,20 @@ class Comparison(msgspec.Struct, kw_only=True):
 
 def compare(table: WaysTable, way: str) -> list[Comparison]:
     """The way against plain wherever both were measured by themselves; by pattern, then by size."""
-    found = []
+    comparisons = []
     for plain in table.points:
         other = table.point(plain.pattern, plain.size_bytes, way, "")
         if plain.way != PLAIN or plain.beside or other is None:
             continue
         pairs = list(_beside(table, plain, way))
         slower = other.time_us > (1 + TOLERANCE) * plain.time_us or any(
-            theirs.cost_us > mine.cost_us + TOLERANCE * plain.time_us for mine, theirs in pairs
+            carried.cost_us > default.cost_us + TOLERANCE * plain.time_us for default, carried in pairs
         )
         energy = saved_joules = None
         if plain.joules_per_gpu and other.joules_per_gpu is not None:
             saved_joules = plain.joules_per_gpu - other.joules_per_gpu
             energy = 100 * saved_joules / plain.joules_per_gpu
-        found.append(
+        comparisons.append(
             Comparison(
                 pattern=plain.pattern,
                 size_bytes=plain.size_bytes,
@@ -124,25 +124,29 @@ def compare(table: WaysTable, way: str) -> list[Comparison]:
                 energy_saved_pct=energy,
                 alone_saved_us=plain.time_us - other.time_us,
                 alone_saved_joules=saved_joules,
-                beside_saved_us={mine.beside: mine.cost_us - theirs.cost_us for mine, theirs in pairs},
+                beside_saved_us={default.beside: default.cost_us - carried.cost_us for default, carried in pairs},
                 beside_saved_joules={
-                    mine.beside: mine.cost_joules - theirs.cost_joules
-                    for mine, theirs in pairs
-                    if mine.cost_joules is not None and theirs.cost_joules is not None
+                    default.beside: default.cost_joules - carried.cost_joules
+                    for default, carried in pairs
+                    if default.cost_joules is not None and carried.cost_joules is not None
                 },
             )
         )
-    return sorted(found, key=lambda each: (each.pattern, each.size_bytes))
+    return sorted(comparisons, key=lambda each: (each.pattern, each.size_bytes))
 
 
 def _beside(table: WaysTable, plain: WayPoint, way: str) -> Iterator[tuple[WayPoint, WayPoint]]:
     """Both ways beside each computation that both were measured beside."""
-    for mine in table.points:
-        if (mine.pattern, mine.size_bytes, mine.way) != (plain.pattern, plain.size_bytes, PLAIN) or not mine.beside:
+    for default in table.points:
+        if (default.pattern, default.size_bytes, default.way) != (
+            plain.pattern,
+            plain.size_bytes,
+            PLAIN,
+        ) or not default.beside:
             continue
-        theirs = table.point(mine.pattern, mine.size_bytes, way, mine.beside)
-        if theirs is not None:
-            yield mine, theirs
+        carried = table.point(default.pattern, default.size_bytes, way, default.beside)
+        if carried is not None:
+            yield default, carried
 
 
 def never_slower_from(table: WaysTable, pattern: str, way: str) -> int | None:
@@ -222,15 +226,15 @@ def tables_for(names: list[str]) -> dict[int, WaysTable]:
 
     Of all of them first, then of fewer: a job, or a group of its ranks, need not have all.
     """
-    found: dict[int, WaysTable] = {}
+    tables: dict[int, WaysTable] = {}
     for table in TABLES.preferred():
         if not table.emulated and table.gpus <= len(names) and set(names) == {table.gpu}:
-            found.setdefault(table.gpus, table)
-    return dict(sorted(found.items(), reverse=True))
+            tables.setdefault(table.gpus, table)
+    return dict(sorted(tables.items(), reverse=True))
 
 
 def table_for(names: list[str]) -> WaysTable | None:
-    """That of exactly these GPUs, if there is one."""
+    """The table of exactly these GPUs, or None."""
     return tables_for(names).get(len(names))
 
 
