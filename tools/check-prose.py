@@ -1,8 +1,11 @@
 #!/usr/bin/env python3
-"""Check what users read: sentence lengths, words, links, commands and names of all pages, and the help of all verbs.
+"""Check what people read: pages, the help of all verbs, and comments, docstrings, messages and names of the code.
 
-A page may name a file of the repository, and behind a colon what stands in it: `native/abi/lease.h`: `NAME`, `NAME`.
+A page may name a file of the repository, and behind a colon names in it: `native/abi/lease.h`: `NAME`, `NAME`.
 Files and such names must exist, and so must constants (kName, NAME_OF_ONE) and functions (name()) anywhere.
+
+Comments and docstrings have the pages' rules for sentences and words. A file that they name must exist. Other projects'
+files are marked: in angle brackets (<link.h>), or behind the owner's name (NCCL's src/proxy.h).
 
 Prints a line a fault, then the mean and the longest sentence of the README and the guides. --out FILE also writes the
 two as figures. Ends with 1 if there is a fault.
@@ -18,29 +21,37 @@ import shlex
 import statistics
 import subprocess
 import sys
+import textwrap
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import click
+from code_prose import native_source, python_source
 
 ROOT = Path(__file__).resolve().parent.parent
 # Words of one sentence. Readers of a second language lose the thread of longer ones.
-MOST_WORDS = 30
+MOST_WORDS = 25
 MOST_MEAN = 16.0  # of README and guides
 # An old page that is not rewritten yet: its links and commands are checked, not its prose.
 LATER = {"docs/decisions/0011-emulated-clock-changes.md"}
 # Words of our own, and the field's term to write instead. Code spans may hold names, but no option that was renamed.
 BANNED = {
     r"doors?": "adapter, hook or plugin",
-    r"whoever|whosoever": "the people or the process, by name",
+    r"whoever|whosoever|somebody|nobody|everybody": "the people or the process, by name",
     r"lots": "expert load",
     r"conductor": "clock policy",
     r"deeds?": "window outcome",
     r"rhythms?": "iteration, period",
     r"timetables?": "iteration profile",
-    r"(?:is|are|was|were) told": "says, reports, predicts",
-    r"left alone": "unmanaged",
+    r"told|tells? of|telling of": "says, reports, shows, receives",
+    r"(?:hears?|heard|knows?|knew) of": "receives, is notified, reads",
+    r"left alone|let be": "unmanaged, skipped",
+    r"anew": "again",
+    r"at once": "immediately, or together",
+    r"by itself": "without a command, or alone",
+    r"there is one": "the fact in full",
+    r"stands?(?! for| in for| still|-)|lies|lie|lay(?! (?:\w+ )?out)": "is",
     r"slack (?:that )?(?:is )?taken up": "slack reclamation",
     r"(?:gives?|gave) way": "reduce",
     r"as ever": "unchanged, or the exact behaviour",
@@ -51,12 +62,35 @@ BANNED = {
     r"crews?": "worker pool",
     r"oneself": "the subject, by name",
 }
+ANY_BANNED = re.compile(rf"\b(?:{'|'.join(BANNED)})\b", re.IGNORECASE)
 RENAMED = {
     "--slowdown": "--max-slowdown",
     "--budget": "--max-slowdown, or --mpi-max-delay",
     "POWERCCL_BUDGET": "POWERCCL_MAX_SLOWDOWN",
     "percall": "per-call",
 }
+# Variables that say nothing of what they hold.
+BANNED_NAMES = {"its", "found", "mine", "theirs", "ours", "whoever", "nobody", "somebody", "everybody"}
+CODE = ("native", "python/powerccl")
+CODE_KINDS = (".h", ".cpp", ".c", ".def", ".py")
+# Code that does not follow these rules yet. The list only ever gets shorter.
+ROOMS_TO_COME = (
+    "native/job/clock/",
+    "native/testbed/bench/",
+    "native/testbed/sim/",
+    "python/powerccl/analysis/step.py",
+    "python/powerccl/bench/",
+    "python/powerccl/compare/",
+    "python/powerccl/profile/",
+    "python/powerccl/tune/",
+    "python/powerccl/ways/",
+    "python/powerccl/whatif/",
+)
+# A file of the sources, not behind an owner's name or in brackets or quotes.
+SOURCE_NAMED = re.compile(r"(?<![\w<./\"{*-])[\w./-]*\w\.(?:cpp|h|c|py|def|conf|scn|cmake|md)\b(?![>.]\w)")
+OWNED = re.compile(r"(?:\w's|<[^<>\n]*|\"[^\"\n]*)\s*$")
+# Names of files that users give their programs.
+EXAMPLES = {"train.py", "app.py", "a.py"}
 # Pages that tell of names and files as they were.
 PAST = ("docs/decisions/", "CHANGELOG.md")
 FILE = r"(?:bench|cmake|docs|examples|native|packaging|evidence|python|tests|tools)/[\w./{},*-]*"
@@ -130,7 +164,7 @@ def sentences(text: str) -> Iterator[Sentence]:
         plain = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", plain)
         plain = re.sub(r"`[^`]*`", "code", plain)
         plain = re.sub(r"(\*\*|\*|__)(\S(?:.*?\S)?)\1", r"\2", plain)
-        for part in re.split(r"(?<=[.!?])[\")*]?\s+(?=[\"(*]?[A-Z0-9]|code)", plain):
+        for part in re.split(r"(?<=[.!?])[\")*]?\s+(?=[\"(*]?[A-Z0-9]|k[A-Z]|\w+_\w|\w+: |code)", plain):
             words = [word for word in part.split() if re.search(r"\w", word)]
             if len(words) > 1 and re.search("[a-z]", part):
                 yield Sentence(line, part.strip(), len(words), counted)
@@ -145,10 +179,61 @@ def prose_faults(text: str) -> Iterator[str]:
         for old, new in RENAMED.items():
             if re.search(rf"(?<![\w-]){re.escape(old)}(?![\w-])", line):
                 yield f"{number}: `{old}` is now {new}"
-    for number, line in enumerate(re.sub(r"`[^`\n]*`", "", without_code(text)).split("\n"), 1):
-        for old, new in BANNED.items():
-            if found := re.search(rf"\b(?:{old})\b", line, re.IGNORECASE):
-                yield f"{number}: “{found[0]}”: write {new}"
+    yield from word_faults(without_code(text))
+
+
+def word_faults(text: str) -> Iterator[str]:
+    """`LINE: what is wrong` for each word that has a better one."""
+    for number, line in enumerate(re.sub(r"`[^`\n]*`", "", text).split("\n"), 1):
+        for match in ANY_BANNED.finditer(line):
+            better = next(new for old, new in BANNED.items() if re.fullmatch(old, match[0], re.IGNORECASE))
+            yield f"{number}: “{match[0]}”: write {better}"
+
+
+def _placed(faults: Iterator[str], first: int) -> Iterator[str]:
+    """Faults of a part of a file whose first line is `first`."""
+    for fault in faults:
+        number, _, what = fault.partition(":")
+        yield f"{int(number) + first - 1}:{what}"
+
+
+def _comment_faults(text: str) -> Iterator[str]:
+    """Faults of one comment or docstring: long sentences, words, files that are not there."""
+    # Code and tables in comments are indented, examples in help texts are marked, and columns are a list.
+    prose = re.sub(r"^(?:    |\t).*$", "", textwrap.dedent(text), flags=re.MULTILINE)
+    for listed in (r"^\s*Columns: .*?(?=\n\s*\n|\Z)", r"\x08\n.*?(?=\n\s*\n|\Z)"):
+        prose = re.sub(listed, lambda match: "\n" * match[0].count("\n"), prose, flags=re.MULTILINE | re.DOTALL)
+    for each in sentences(prose):
+        if each.words > MOST_WORDS:
+            yield f"{each.line}: {each.words} words in a sentence, {MOST_WORDS} at most: {each.text[:90]}…"
+    yield from word_faults(prose)
+    for match in SOURCE_NAMED.finditer(text):
+        name = match[0]
+        known = any(path == name or path.endswith(f"/{name}") for path in _tracked())
+        if not known and name not in EXAMPLES and not OWNED.search(text[: match.start()]):
+            yield f"{text.count(chr(10), 0, match.start()) + 1}: no file {name}"
+
+
+def code_faults(name: str, text: str) -> Iterator[str]:
+    """`LINE: what is wrong` in the comments, messages and names of a source file."""
+    source = python_source(text) if name.endswith(".py") else native_source(text)
+    for line, comment in sorted(source.comments):
+        yield from _placed(_comment_faults(comment), line)
+    for line, message in source.strings:
+        if " " in message:  # else a key or a name
+            yield from _placed(word_faults(message), line)
+    lines: dict[str, list[int]] = {}
+    for line, word in source.names:
+        if word in BANNED_NAMES:
+            lines.setdefault(word, []).append(line)
+    for word, places in lines.items():
+        yield f"{places[0]}: a variable `{word}` ({len(places)} times): name what it holds"
+
+
+def code_files() -> list[str]:
+    """Source files whose comments and names are checked."""
+    chosen = (name for name in _tracked() if name.startswith(CODE) and name.endswith(CODE_KINDS))
+    return sorted(name for name in chosen if not name.startswith(ROOMS_TO_COME))
 
 
 def anchors(page: Path) -> set[str]:
@@ -306,6 +391,8 @@ def main() -> int:
     if not options.files:
         for name, text in help_texts():
             faults += [f"{name} --help:{fault}" for fault in prose_faults(text)]
+        for name in code_files():
+            faults += [f"{name}:{fault}" for fault in code_faults(name, (ROOT / name).read_text(encoding="utf-8"))]
     if counted:
         mean, longest = statistics.mean(each.words for each in counted), max(each.words for each in counted)
         print(f"README and guides: {len(counted)} sentences of {mean:.1f} words, the longest of {longest}")

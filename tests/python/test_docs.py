@@ -34,7 +34,7 @@ def test_sentences_are_counted_as_a_reader_reads_them(tool: ModuleType) -> None:
 @pytest.mark.parametrize(
     ("page", "fault"),
     [
-        ("word " * 31 + ".", "1: 31 words in a sentence"),
+        ("word " * 26 + ".", "1: 26 words in a sentence"),
         ("Fine.\n\nWhoever reads this.", "3: “Whoever”"),
         ("Give `--slowdown 2`.", "1: `--slowdown` is now --max-slowdown"),
         ("Set POWERCCL_BUDGET.", "1: `POWERCCL_BUDGET`"),
@@ -46,7 +46,75 @@ def test_prose_faults(tool: ModuleType, page: str, fault: str) -> None:
 
 
 def test_sound_prose(tool: ModuleType) -> None:
-    assert not list(tool.prose_faults("word " * 30 + ".\n\nGive `--max-slowdown 2`. `doors` is a name.\n"))
+    assert not list(tool.prose_faults("word " * 25 + ".\n\nGive `--max-slowdown 2`. `doors` is a name.\n"))
+
+
+HEADER = """\
+// SPDX-License-Identifier: Apache-2.0
+// LONG
+// goes on here.
+struct Lease {  // a trailing comment,
+                // which somebody continues
+  int found = 0;     // of <link.h>, NCCL's src/proxy.h and abi/lease.h
+  const char* text = "nobody // is told \\" gone.h";
+  int mark = 'x';    /* See gone.h and
+                        also `its` code. */
+};
+// A table:
+//     indented code may name whoever
+"""
+SCRIPT = """\
+'''Docstring: LONG.
+
+Columns: rank, MANY.
+'''
+FIELD = 1  # by itself
+
+
+class Row:
+    found: int = 0
+
+
+def read(its: str) -> str:
+    '''Nobody's text, as gone.py has it.'''
+    mine = "at once" + its  # train.py is a user's
+    return mine
+"""
+
+
+def code_faults_of(tool: ModuleType, name: str, text: str) -> list[str]:
+    faults = tool.code_faults(name, text.replace("LONG", "Long " + "word " * 24 + "end").replace("MANY", "gpu, " * 30))
+    return [fault.split(",")[0].split(": write")[0] for fault in faults]
+
+
+def test_comments_messages_and_names_of_native_code(tool: ModuleType) -> None:
+    assert code_faults_of(tool, "native/abi/a.h", HEADER) == [
+        "2: 29 words in a sentence",
+        "5: “somebody”",
+        "8: no file gone.h",
+        "7: “nobody”",
+        "7: “is told”",
+        "6: a variable `found` (1 times): name what it holds",
+    ]
+
+
+def test_comments_messages_and_names_of_python(tool: ModuleType) -> None:
+    assert code_faults_of(tool, "python/powerccl/a.py", SCRIPT) == [
+        "1: 27 words in a sentence",
+        "5: “by itself”",
+        "13: “Nobody”",
+        "13: no file gone.py",
+        "14: “at once”",
+        "12: a variable `its` (2 times): name what it holds",
+        "14: a variable `mine` (2 times): name what it holds",
+    ]
+
+
+def test_all_code_is_read_but_for_the_rooms_to_come(tool: ModuleType) -> None:
+    files = tool.code_files()
+    assert {"native/abi/lease.h", "native/abi/environment.def", "python/powerccl/traces/rank.py"} <= set(files)
+    assert not [name for name in files if name.startswith(tool.ROOMS_TO_COME)]
+    assert all((ROOT / room).exists() for room in tool.ROOMS_TO_COME)
 
 
 def test_dead_links(tool: ModuleType, tmp_path: Path) -> None:
