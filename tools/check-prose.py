@@ -123,8 +123,12 @@ class Sentence:
 
 def pages() -> list[Path]:
     """Every page that users read, sorted."""
-    single = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "packaging/README.md", "examples/README.md")
-    return [*(ROOT / name for name in single if (ROOT / name).exists()), *sorted((ROOT / "docs").rglob("*.md"))]
+    single = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "examples/README.md")
+    folders = ("packaging", "docs")
+    return [
+        *(ROOT / name for name in single if (ROOT / name).exists()),
+        *(page for folder in folders for page in sorted((ROOT / folder).rglob("*.md"))),
+    ]
 
 
 def is_guide(page: Path) -> bool:
