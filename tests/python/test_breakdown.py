@@ -485,7 +485,7 @@ def test_of_a_large_run_everything_is_counted_and_a_window_read(tmp_path: Path) 
     lags = np.abs(starts[0] - starts[1])
     assert found.peers.ranks[0].behind_us == pytest.approx(float(np.median(lags[lags > 40_000])) / 1e3, rel=0.05)
     assert found.window_s is not None
-    assert any("too many to read at once" in problem for problem in found.summary.problems)
+    assert any("too many to read together" in problem for problem in found.summary.problems)
     assert sum(row.calls for row in found.counts) == 2 * (PIECE + 5000)
 
 
