@@ -124,7 +124,6 @@ void before_finalize(bool world);
 void after_finalize(Word result);
 // Writes the sums of all threads into the trace.
 void record_sums();
-// Whether MPI is up in this process.
 bool mpi_is_up();
 // Addresses in the library and in what it is built on are looked up again at their next use.
 void forget_functions();

@@ -18,7 +18,7 @@ void plugins_communicator_is(void* comm, Communicator* communicator);
 // One will be in `*slot` when the present function, or the outermost group, has returned. `id` is the same on all its
 // ranks.
 void communicator_coming(void** slot, uint64_t id);
-// That has returned.
+// The call that creates communicators has returned.
 void communicators_came(int result);
 
 uint64_t id_of(const UniqueId& id);

@@ -33,7 +33,7 @@ void write_all() {
   for (EventMask& each : g_masks) write(&each);
 }
 
-// It is theirs from now on.
+// The other profiler owns the word from now on.
 bool was_taken(EventMask* mask, int* now) {
   int* word = mask->word.load(std::memory_order_acquire);
   if (word == nullptr || !written_by_others(*mask, word)) return false;

@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-// Devices and contexts.
 #include <cstdio>
 
 #include "emulator/client/bus_id.h"

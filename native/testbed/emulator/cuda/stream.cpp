@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-// Streams and events.
 #include <bit>
 
 #include "emulator/cuda/state.h"
