@@ -106,7 +106,7 @@ def command(
             best = predict_best(made.calls, kernels, made.waits, curves, table, limit_w)
             other_ways = structs.replace(other_ways, predicted=best)
         made = replace(made, findings=structs.replace(made.findings, ways=other_ways))
-    found = made.findings
+    findings = made.findings
     if not (kineto or platform or made.run.window or (folder / SUMMARY_FILE).exists()):
         keep_summary(findings.summary, folder)
     summary = findings.summary
@@ -139,7 +139,7 @@ def command(
         from powerccl.reports.report import print_report
 
         console = Console(stderr=json_file == "-")
-        print_report(console, found)
+        print_report(console, findings)
         written = {"page": html_file, "perfetto": perfetto, "tables": csv_folder}
         for what, path in written.items():
             if path:

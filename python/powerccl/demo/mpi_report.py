@@ -53,8 +53,8 @@ def print_mpi_demo(console: Console, demo: MpiDemo) -> None:
 
 def figures_table(demo: MpiDemo) -> Table:
     """What was measured, without and with the library, and the change."""
-    found = demo.figures
-    slower, saved = found["slowdown_pct"], found["cpu_saved_pct"]
+    figures = demo.figures
+    slower, saved = figures["slowdown_pct"], figures["cpu_saved_pct"]
     less = Estimate(-saved.value, -saved.high, -saved.low, saved.n, saved.unit)
     of_ranks = f", {plural(demo.ranks, 'rank')}"
     table = Table(3)

@@ -40,8 +40,8 @@ def savings(observed: Training, managed: Training, policy: str) -> dict[str, Est
         watts = training.summary.communication.average_watts
         if watts is not None:
             n = len(training.step_s)
-            found[f"{word}.comm_watts"] = Estimate(round(watts, 3), round(watts, 3), round(watts, 3), n, "W")
-    return found
+            figures[f"{word}.comm_watts"] = Estimate(round(watts, 3), round(watts, 3), round(watts, 3), n, "W")
+    return figures
 
 
 def _figure(before: Values, after: Values, compute: Callable[[Values, Values], float], count: int) -> Estimate:

@@ -61,10 +61,10 @@ def print_report(console: Console, findings: ReportFindings) -> None:
     _print_energy(console, findings)
     if findings.clock_effects:
         console.print()
-        console.print(_clock_effects(found.clock_effects, found.summary.rank_name))
-    if found.ways:
-        print_possible(console, found.ways)
-    for note in found.notes:
+        console.print(_clock_effects(findings.clock_effects, findings.summary.rank_name))
+    if findings.ways:
+        print_possible(console, findings.ways)
+    for note in findings.notes:
         console.print(Text(note, style="dim") if "NCCL kernels found" in note else warning(note))
 
 

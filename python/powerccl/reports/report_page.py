@@ -88,12 +88,12 @@ def report_page(made: Report) -> str:
             }
             for each in findings.iterations[:MOST_HOSTS]
         ],
-        more_iterations=iterations_lines(found, found.iterations[MOST_HOSTS:]),
-        closest=microseconds(2 * found.peers.uncertainty_us) if found.peers.uncertainty_us else "",
-        straggler=sentences(*straggler_line(found.peers, summary.rank_name).splitlines()) if summary.ranks else [],
-        tables=tables(found),
-        ways=found.ways,
-        ways_lines=[*possible_lines(found.ways), *what_to_write(found.ways)] if found.ways else [],
+        more_iterations=iterations_lines(findings, findings.iterations[MOST_HOSTS:]),
+        closest=microseconds(2 * findings.peers.uncertainty_us) if findings.peers.uncertainty_us else "",
+        straggler=sentences(*straggler_line(findings.peers, summary.rank_name).splitlines()) if summary.ranks else [],
+        tables=tables(findings),
+        ways=findings.ways,
+        ways_lines=[*possible_lines(findings.ways), *what_to_write(findings.ways)] if findings.ways else [],
         clocks="".join(sentences(clock_line(summary.clocks))),
         remarks=[*summary.notes, *findings.notes],
         problems=[*summary.energy_missing, *summary.problems],

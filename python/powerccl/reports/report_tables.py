@@ -32,16 +32,18 @@ UUID_SHOWN = 20  # characters: what is longer is shortened
 def tables(findings: ReportFindings) -> dict[str, Any]:
     """Header and rows of each table, as text, by its name; those with nothing to say are left out."""
     made = {
-        "link": _link(found),
-        "phases": _phases(found),
-        "energy": _energy(found),
-        "energy_totals": _energy_totals(found),
-        "stragglers": _stragglers(found),
-        "clocks": _clocks(found),
-        "gpus": _gpus(found),
-        "mpi": _mpi(found.summary.mpi),
-        "mpi_ranks": _mpi_ranks(found.summary.mpi),
-        "ways": _table([*POSSIBLE_COLUMNS], [possible_cells(row) for row in found.ways.rows] if found.ways else []),
+        "link": _link(findings),
+        "phases": _phases(findings),
+        "energy": _energy(findings),
+        "energy_totals": _energy_totals(findings),
+        "stragglers": _stragglers(findings),
+        "clocks": _clocks(findings),
+        "gpus": _gpus(findings),
+        "mpi": _mpi(findings.summary.mpi),
+        "mpi_ranks": _mpi_ranks(findings.summary.mpi),
+        "ways": _table(
+            [*POSSIBLE_COLUMNS], [possible_cells(row) for row in findings.ways.rows] if findings.ways else []
+        ),
     }
     return {name: table for name, table in made.items() if table["rows"]}
 
