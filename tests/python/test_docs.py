@@ -93,7 +93,7 @@ def test_comments_messages_and_names_of_native_code(tool: ModuleType) -> None:
         "5: “somebody”",
         "8: no file gone.h",
         "7: “nobody”",
-        "7: “is told”",
+        "7: “told”",
         "6: a variable `found` (1 times): name what it holds",
     ]
 
