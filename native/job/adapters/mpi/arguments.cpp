@@ -9,6 +9,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#include <initializer_list>
+
 #include "adapters/mpi/adapter.h"
 
 namespace powerccl::mpi {

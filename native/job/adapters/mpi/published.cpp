@@ -13,6 +13,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include <initializer_list>
+
 #include "adapters/mpi/adapter.h"
 #include "device/process.h"
 
