@@ -18,7 +18,7 @@ from evidence.analysis import scaling_study
 from support.figures import Figures, about, bare, size_name, write
 
 from powerccl.commandline.summaries import summary_of
-from powerccl.study.findings import ScalingFindings
+from powerccl.study.worlds import ScalingFindings
 
 
 def points(path: Path) -> Iterator[dict[str, Any]]:

@@ -17,7 +17,7 @@ from support.figures import Figures, figure_of, size_name
 from powerccl.analysis.attribution import attribute
 from powerccl.patterns import size_class
 from powerccl.quantities import byte_size
-from powerccl.study.findings import read_sweep
+from powerccl.study.worlds import read_sweep
 from powerccl.traces.folder import read_run
 
 

@@ -20,8 +20,8 @@ import msgspec
 from support.figures import ROOT, Figures, about, figure_of, write
 
 from powerccl.quantities import number
-from powerccl.study.findings import ScalingFindings
 from powerccl.study.report import markdown
+from powerccl.study.worlds import ScalingFindings
 
 RESULTS = ROOT / "evidence/results/scaling-emulated.json"
 GUIDE = ROOT / "docs/guides/scaling-study.md"

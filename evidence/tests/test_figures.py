@@ -13,7 +13,7 @@ from support.figures import confirmed, figure
 from synthetic import training_run
 from tool_module import load_tool
 
-from powerccl.study.findings import ScalingFindings
+from powerccl.study.worlds import ScalingFindings
 
 
 @pytest.mark.parametrize(

@@ -257,7 +257,7 @@ def readers(folder: Path) -> dict[str, Reader]:
     from powerccl.platforms.rules import read_rules
     from powerccl.platforms.store import load_profile
     from powerccl.platforms.tuned import load_tuned
-    from powerccl.study.findings import read_steps, read_sweep
+    from powerccl.study.worlds import read_steps, read_sweep
     from powerccl.traces import tables
     from powerccl.traces.cpu import read_cpu
     from powerccl.traces.folder import RunData, read_info, read_run

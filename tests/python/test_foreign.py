@@ -15,8 +15,8 @@ import pytest
 from synthetic import training_run, write_info
 
 from powerccl.live import foreign, processes
-from powerccl.live.findings import NodeView
 from powerccl.live.node import LiveNode
+from powerccl.live.snapshot import NodeView
 
 NOBODY = 65534
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root may become another user")
@@ -173,7 +173,7 @@ def test_a_name_that_is_no_text(theirs: Path) -> None:
 
 def test_metrics_of_one_name_and_of_one_user_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     from powerccl.live import metrics as export
-    from powerccl.live.findings import LiveGpu, LiveJob, LiveRank
+    from powerccl.live.snapshot import LiveGpu, LiveJob, LiveRank
 
     monkeypatch.setattr(export, "MOST_OF_USER", 50)
     same = [LiveGpu(gpu="x" * 300 + str(number), index=0, host="a", power_w=1.0) for number in range(3)]

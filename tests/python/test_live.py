@@ -11,9 +11,9 @@ from printing import printed
 from synthetic import HOST, MS, TraceWriter, mpi_run, mpi_trace, training_run, write_info, write_power
 
 from powerccl.analysis.summary import summarise
-from powerccl.live.findings import NodeView
 from powerccl.live.job import Watcher
 from powerccl.live.run_folder import HEAD_RECORDS, TAIL_RECORDS, LiveRun, LiveSamples, LiveTrace, select
+from powerccl.live.snapshot import NodeView
 from powerccl.live.top import print_top
 from powerccl.traces import records
 from powerccl.traces.folder import read_run

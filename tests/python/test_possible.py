@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 
 from powerccl.analysis import possible
-from powerccl.analysis.attribution.findings import EnergyFindings, KindEnergy
+from powerccl.analysis.attribution.kind_energy import EnergyFindings, KindEnergy
 from powerccl.analysis.findings import Clocks, Communication, Energy, Gpu, PatternRow, RunSummary, Shares
 from powerccl.analysis.report_findings import LinkRow, Parts
-from powerccl.study.findings import World
+from powerccl.study.worlds import World
 
 WILD = (float("nan"), math.inf, -math.inf, -1.0, -1e-3, 0.0, 1.0, 99.0, 101.0, 7276.5, 5e4, 1e300)
 

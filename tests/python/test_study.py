@@ -17,11 +17,11 @@ from powerccl.console import Console
 from powerccl.errors import PowercclError
 from powerccl.launch.native import find_native
 from powerccl.machine import machine_of
-from powerccl.study import findings as scaling
 from powerccl.study import launch
-from powerccl.study.findings import ScalingFindings, World
+from powerccl.study import worlds as scaling
 from powerccl.study.page import scaling_page
 from powerccl.study.report import grids, markdown, print_scaling, remarks
+from powerccl.study.worlds import ScalingFindings, World
 
 
 @pytest.fixture(autouse=True)

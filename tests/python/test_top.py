@@ -19,10 +19,10 @@ from synthetic import HOST, MS, TraceWriter, training_run, uuid, write_info
 
 from powerccl.commands import cli
 from powerccl.live import processes
-from powerccl.live.findings import HeldDevice, LiveJob, NodeView
 from powerccl.live.job import Watcher
 from powerccl.live.node import LiveNode
 from powerccl.live.processes import Processes, recent_folders
+from powerccl.live.snapshot import HeldDevice, LiveJob, NodeView
 from powerccl.live.top import print_top
 from powerccl.live.top_app import Top
 

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 import signal
 import sys
@@ -106,7 +107,8 @@ def command(
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # so that clocks are restored
     try:
         terms = (emulate, wanted, _sizes(sizes), chosen_clocks, set_clocks, name, out, resume, say)
-        with Profiling(*terms) as profiling:
+        with contextlib.ExitStack() as stack:
+            profiling = Profiling(*terms, stack)
             profile = _measure(profiling, started)
             out = profiling.out
     except KeyboardInterrupt:

@@ -13,7 +13,7 @@ from powerccl.errors import PowercclError
 
 if TYPE_CHECKING:
     from powerccl.traces.folder import RunData
-    from powerccl.whatif.findings import WhatIf
+    from powerccl.whatif.forecasts import WhatIf
     from powerccl.whatif.predict import Terms
 
 

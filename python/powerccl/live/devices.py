@@ -13,7 +13,7 @@ from typing import Any
 from powerccl.errors import PowercclError
 from powerccl.leases.client import SOCKET, SOCKET_VARIABLE, Device, Totals, connect
 from powerccl.live import processes
-from powerccl.live.findings import LiveGpu
+from powerccl.live.snapshot import LiveGpu
 from powerccl.traces.plausible import MOST_WATTS
 
 

@@ -25,7 +25,7 @@ import msgspec
 
 from powerccl import clean
 from powerccl.launch.child import signals_blocked
-from powerccl.live.findings import LiveJob
+from powerccl.live.snapshot import LiveJob
 from powerccl.live.totals import JobCounts
 from powerccl.quantities import exact
 

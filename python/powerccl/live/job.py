@@ -12,11 +12,11 @@ from powerccl import patterns
 from powerccl.analysis.summary import THROTTLE_REASONS
 from powerccl.launch.launchers import boot_id
 from powerccl.live.ended import Span, Used, used_by
-from powerccl.live.findings import LiveBudget, LiveGpu, LiveJob, LivePattern, LiveRank
 from powerccl.live.gpus import GpuState, whole
 from powerccl.live.mpi import MpiState
 from powerccl.live.ranks import Kinds, RankState, count_kinds, replayed, share_of
 from powerccl.live.run_folder import LiveRun, LiveSamples, LiveTrace, Look
+from powerccl.live.snapshot import LiveBudget, LiveGpu, LiveJob, LivePattern, LiveRank
 from powerccl.live.totals import Totals
 from powerccl.quantities import plural, seconds
 from powerccl.traces.header import TraceHeader

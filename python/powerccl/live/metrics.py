@@ -20,8 +20,8 @@ from prometheus_client.registry import Collector
 
 from powerccl import __version__, clean
 from powerccl.leases.client import Device, Totals
-from powerccl.live.findings import LiveJob, NodeView
 from powerccl.live.labels import LONGEST_LABEL, emulated_label, run_label
+from powerccl.live.snapshot import LiveJob, NodeView
 from powerccl.live.totals import KINDS, JobCounts
 from powerccl.patterns import PATTERNS, UNKNOWN
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from powerccl.live.findings import LiveMpi, LiveMpiFunction, LiveMpiRank
 from powerccl.live.run_folder import LiveTrace, Records, select
+from powerccl.live.snapshot import LiveMpi, LiveMpiFunction, LiveMpiRank
 from powerccl.traces import records
 from powerccl.traces.identity import Life, life_of_header, number_ranks
 from powerccl.traces.mpi_functions import function_name

@@ -13,10 +13,10 @@ from powerccl.host_clock import monotonic_ns
 from powerccl.leases.client import SOCKET, Device, Totals, user_name
 from powerccl.live import processes
 from powerccl.live.devices import LeaseTable, NvmlReadings
-from powerccl.live.findings import HeldDevice, NodeView
 from powerccl.live.foreign import ForeignRuns, User
 from powerccl.live.job import Watcher, add_up
 from powerccl.live.processes import Processes, RunningJob, owner_name, recent_folders
+from powerccl.live.snapshot import HeldDevice, NodeView
 from powerccl.live.totals import JobCounts
 
 

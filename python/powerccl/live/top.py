@@ -11,7 +11,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from powerccl.console import Console
-from powerccl.live.findings import LiveGpu, LiveJob, LiveMpi, LiveMpiRank, LivePattern, LiveRank, NodeView
+from powerccl.live.snapshot import LiveGpu, LiveJob, LiveMpi, LiveMpiRank, LivePattern, LiveRank, NodeView
 from powerccl.quantities import (
     NOT_KNOWN,
     age,

@@ -18,7 +18,7 @@ from textual.containers import VerticalScroll
 from textual.widgets import Footer, Static
 
 from powerccl.console import Console
-from powerccl.live.findings import NodeView
+from powerccl.live.snapshot import NodeView
 from powerccl.live.top import render
 from powerccl.reports.terminal import warning
 

@@ -11,11 +11,10 @@ Clocks are set as `powerccl run --set-clocks` sets them: through leases.
 from __future__ import annotations
 
 import contextlib
-import os
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from itertools import pairwise
 from pathlib import Path
 from types import TracebackType
@@ -56,7 +55,7 @@ GOES_ON = "`powerccl profile --resume` continues with the measurements so far"
 
 
 class Profiling:
-    """One machine being profiled; a context manager, since an emulated server may be behind it."""
+    """One machine being profiled. Leases and maybe an emulated server are behind it, until `stack` is closed."""
 
     def __init__(
         self,
@@ -69,6 +68,7 @@ class Profiling:
         out: Path | None,
         resume: bool,
         say: Callable[[str], None],
+        stack: contextlib.ExitStack,
     ) -> None:
         self.native = find_native()
         self.program = str(self.native.path(BENCH))
@@ -77,30 +77,9 @@ class Profiling:
         self.set_clocks = set_clocks
         self.say = say
         self.leased: SweptClocks | None = None  # how clocks are set; None: they are not
-        self._wanted = (clocks, name, out, resume)
-        self._stack = contextlib.ExitStack()
-        self.environment: Mapping[str, str] = os.environ
         self.seconds_before = 0.0
         self._started = time.monotonic()
-
-    def __enter__(self) -> Profiling:
-        try:
-            self._begin(*self._wanted)
-        except BaseException:
-            self._stack.close()
-            raise
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._stack.close()
-        if error is not None and self.work.is_dir():
-            spent = self.seconds_before + time.monotonic() - self._started
-            (self.work / SECONDS_FILE).write_text(f"{spent:.1f}")
-
-    def _begin(self, clocks: list[int], name: str, out: Path | None, resume: bool) -> None:
-        self.environment = environment_of(self.native, self.emulate, self._stack)
+        self.environment = environment_of(self.native, self.emulate, stack)
         gpus = gpus_to_profile(self.emulate, self.environment, "--emulate t4x8")
         self.name = name or (platform_name(self.emulate) if self.emulate else _platform_name(gpus))
         self.out = out or PROFILES.place(self.name, Path())
@@ -108,9 +87,18 @@ class Profiling:
         if resume:
             self._refuse_other(gpus)
         self._prepare(resume)
-        self.clocks = self._clocks(gpus, clocks)
+        self.clocks = self._clocks(gpus, clocks, stack)
+        stack.push(self._keep_seconds)
 
-    def _clocks(self, gpus: Gpus, wanted: list[int]) -> list[int]:
+    def _keep_seconds(
+        self, _: type[BaseException] | None, error: BaseException | None, __: TracebackType | None
+    ) -> None:
+        """What it has taken so far, for --resume."""
+        if error is not None and self.work.is_dir():
+            spent = self.seconds_before + time.monotonic() - self._started
+            (self.work / SECONDS_FILE).write_text(f"{spent:.1f}")
+
+    def _clocks(self, gpus: Gpus, wanted: list[int], stack: contextlib.ExitStack) -> list[int]:
         """Clocks to sweep; none when they may not be set."""
         clocks, _ = decide_clocks("per-call", gpus.emulated, self.set_clocks, self.environment)
         why = ""
@@ -124,7 +112,7 @@ class Profiling:
             raise PowercclError("NVML lists no clocks for this GPU", "list clocks yourself: --clocks 1590,900,450")
         if not why:
             self.leased = SweptClocks(self.native, self.work, self.environment, gpus.emulated, self.say)
-            self._stack.callback(self.leased.close)
+            stack.callback(self.leased.close)
             if self.leased.dry:
                 self.leased.release()
                 why = "powerccld on this host sets no clocks (it runs dry)"

@@ -15,7 +15,7 @@ import numpy as np
 from powerccl.analysis.report_findings import IterationParts
 from powerccl.quantities import hover, joules, plural, seconds
 from powerccl.reports.page import axis, layout
-from powerccl.reports.parts import COLOURS, WORDS, bar_parts, used
+from powerccl.reports.time_bars import COLOURS, WORDS, bar_parts, used
 
 # Times the median: what is longer may be clipped. At half, ordinary variation would be clipped; at double, the regular
 # iterations would have a sixth of the height.

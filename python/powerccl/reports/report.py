@@ -29,7 +29,6 @@ from powerccl.quantities import (
     window,
 )
 from powerccl.reports.headline import headline
-from powerccl.reports.parts import BAR, bar_parts, used
 from powerccl.reports.table import Table
 from powerccl.reports.terminal import (
     NARROW,
@@ -37,6 +36,7 @@ from powerccl.reports.terminal import (
     print_summary,
     warning,
 )
+from powerccl.reports.time_bars import BAR, bar_parts, used
 from powerccl.reports.ways import print_possible
 
 NOT_TIMED = "no collective was timed on all ranks of a host"

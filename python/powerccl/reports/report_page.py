@@ -32,7 +32,6 @@ from powerccl.reports.explanations import EXPLANATIONS
 from powerccl.reports.headline import headline
 from powerccl.reports.job import clock_line, facts, of_gpus
 from powerccl.reports.page import axis, layout, render, sentences
-from powerccl.reports.parts import COLOURS, WORDS, bar_parts, used
 from powerccl.reports.report import (
     MOST_HOSTS,
     iterations_line,
@@ -43,6 +42,7 @@ from powerccl.reports.report import (
 )
 from powerccl.reports.report_tables import short_gpu, tables
 from powerccl.reports.terminal import LEAST_STARTUP_S, communicating_text, exposed_text, startup_text
+from powerccl.reports.time_bars import COLOURS, WORDS, bar_parts, used
 from powerccl.reports.ways import possible_lines, what_to_write
 from powerccl.traces.run_info import model_label
 

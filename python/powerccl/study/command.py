@@ -14,7 +14,7 @@ from powerccl.commandline.output import say
 from powerccl.errors import PowercclError
 
 if TYPE_CHECKING:
-    from powerccl.study.findings import ScalingFindings
+    from powerccl.study.worlds import ScalingFindings
 
 
 @click.group("study")

@@ -9,7 +9,7 @@ from powerccl.quantities import plural
 from powerccl.reports.page import sequence
 from powerccl.reports.sections import Chart, Section, bars, figure, line, page
 from powerccl.study import report as scaling
-from powerccl.study.findings import ScalingFindings, World
+from powerccl.study.worlds import ScalingFindings, World
 
 COLOURS = ("var:communication", "var:elsewhere", "var:badge")
 WIDE_RANGE = 10  # from here on small values would be on the axis

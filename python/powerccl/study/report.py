@@ -11,7 +11,7 @@ from powerccl.console import Console
 from powerccl.quantities import NOT_KNOWN, byte_size, joules, number, percent, plural, seconds
 from powerccl.reports.table import Table
 from powerccl.reports.terminal import heading, warning
-from powerccl.study.findings import MIN_SHARE_PCT, Collective, ScalingFindings, World
+from powerccl.study.worlds import MIN_SHARE_PCT, Collective, ScalingFindings, World
 
 PUBLISHED = (
     'Published: "Distributed Communication Overhead on Training GPT-350M using Megatron-LM" (Jia, 2024), '

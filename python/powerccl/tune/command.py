@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import signal
 import sys
@@ -186,7 +187,8 @@ def command(
     )
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # so that ranks end with us
     try:
-        with Tuning(asked, say) as tuning:
+        with contextlib.ExitStack() as stack:
+            tuning = Tuning(asked, say, stack)
             if profile:
                 return _verify(tuning, profile)
             if only_list:

@@ -12,7 +12,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from math import ceil
 from pathlib import Path
-from types import TracebackType
 
 import msgspec
 
@@ -83,30 +82,13 @@ class Asked:
 
 
 class Tuning:
-    """One worker of one search; a context manager, since ranks and maybe an emulated server are behind it."""
+    """One worker of one search. Ranks and maybe an emulated server are behind it, until `stack` is closed."""
 
-    def __init__(self, asked: Asked, say: Callable[[str], None]) -> None:
+    def __init__(self, asked: Asked, say: Callable[[str], None], stack: contextlib.ExitStack) -> None:
         self.asked, self.say = asked, say
         self.native = find_native()
-        self._stack = contextlib.ExitStack()
         self._began = time.monotonic()
-
-    def __enter__(self) -> Tuning:
-        try:
-            self._begin()
-        except BaseException:
-            self._stack.close()
-            raise
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._stack.close()
-
-    def _begin(self) -> None:
-        asked = self.asked
-        base = environment_of(self.native, asked.emulate, self._stack)
+        base = environment_of(self.native, asked.emulate, stack)
         # Adapters of an outer `powerccl run` would see every trial.
         self.environment = {name: value for name, value in base.items() if name != PROFILER}
         make_work_folder(asked.folder, other="folder")
@@ -120,7 +102,7 @@ class Tuning:
             with server:  # what it says of the machine is all that is wanted of it
                 self.bench = self._replays(asked.beside, server.about, library)
         else:
-            self._stack.enter_context(server)
+            stack.enter_context(server)
         about = self.bench.about
         ranks = int(about.get("ranks", 0))
         if ranks < 2:

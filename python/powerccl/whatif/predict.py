@@ -21,7 +21,7 @@ from powerccl.platforms.schema import PlatformProfile
 from powerccl.quantities import exact, plural
 from powerccl.traces.folder import RunData
 from powerccl.whatif import machines
-from powerccl.whatif.findings import Case, Forecast, WhatIf
+from powerccl.whatif.forecasts import Case, Forecast, WhatIf
 from powerccl.whatif.machines import LIKELY, OTHERS, Unknown
 from powerccl.whatif.model import MEASURED_S, WARM_UP_S, Model, fitted
 from powerccl.whatif.scaling import scaled

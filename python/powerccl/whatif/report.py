@@ -10,7 +10,7 @@ from powerccl.estimate import Estimate
 from powerccl.quantities import change, change_between, exact, number, plural, seconds, watts
 from powerccl.reports.table import Table
 from powerccl.reports.terminal import NARROW, heading, warning
-from powerccl.whatif.findings import Forecast, WhatIf
+from powerccl.whatif.forecasts import Forecast, WhatIf
 
 WORTH_IT_PCT = 0.5  # of the energy: less is not worth a word
 

@@ -7,6 +7,6 @@ on the other gives watts of each part. These are summed up to kinds, with interv
 """
 
 from powerccl.analysis.attribution.attribute import attribute
-from powerccl.analysis.attribution.findings import EnergyFindings, KindEnergy
+from powerccl.analysis.attribution.kind_energy import EnergyFindings, KindEnergy
 
 __all__ = ["EnergyFindings", "KindEnergy", "attribute"]

@@ -14,7 +14,7 @@ from threadpoolctl import threadpool_limits
 from powerccl.analysis import intervals as iv
 from powerccl.analysis.attribution.clocks import Seen, clock_levels
 from powerccl.analysis.attribution.dating import LATER_TRIES, Dated, at, date, has_enough, lateness
-from powerccl.analysis.attribution.findings import EnergyFindings, KindEnergy
+from powerccl.analysis.attribution.kind_energy import EnergyFindings, KindEnergy
 from powerccl.analysis.attribution.observations import Observations, observations
 from powerccl.analysis.attribution.outside import Outside, outside
 from powerccl.analysis.attribution.parts import Parts, late, parts
