@@ -3,26 +3,13 @@
 
 from __future__ import annotations
 
-import contextlib
-import shutil
-import signal
-import sys
-import time
-from itertools import pairwise
+from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
-from powerccl.commandline.output import say, write_out
 from powerccl.errors import PowercclError, choose
-from powerccl.files import write_whole
 from powerccl.patterns import PATTERNS, parse_bytes
-from powerccl.quantities import plural
-
-if TYPE_CHECKING:
-    from powerccl.platforms.schema import PlatformProfile
-    from powerccl.profile.measure import Profiling
 
 SIZES = "128K:64M:2"
 
@@ -94,115 +81,23 @@ def command(
     if ways:
         if set_clocks or clocks or table:
             raise PowercclError("--ways sets no clocks", "leave --set-clocks, --clocks and --table out")
-        return _ways(emulate, patterns, sizes, name, out, resume, products)
+        from powerccl.ways import profile as of_ways
+        from powerccl.ways.verbs import measure_ways
+
+        wanted, span = _patterns(patterns, of_ways.PATTERNS), _sizes(of_ways.SIZES if sizes == SIZES else sizes)
+        measure_ways(emulate, wanted, span, name, out, resume, products)
+        return 0
     if products:
         raise PowercclError("--products is for --ways", "add --ways")
-    from powerccl.profile.measure import Profiling
+    from powerccl.profile.verb import profile_machine
 
-    started = time.monotonic()
-    wanted = (
-        list(PATTERNS) if patterns == "all" else [choose("pattern", p.strip(), PATTERNS) for p in patterns.split(",")]
-    )
-    chosen_clocks = _clocks(clocks)
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # so that clocks are restored
-    try:
-        terms = (emulate, wanted, _sizes(sizes), chosen_clocks, set_clocks, name, out, resume, say)
-        with contextlib.ExitStack() as stack:
-            profiling = Profiling(*terms, stack)
-            profile = _measure(profiling, started)
-            out = profiling.out
-    except KeyboardInterrupt:
-        say("interrupted; the same command with --resume goes on from here")
-        raise
-    _write(profile, out)
-    _show(profile, out, table)
+    terms = (emulate, _patterns(patterns, PATTERNS), _sizes(sizes), _clocks(clocks), set_clocks, name)
+    profile_machine(*terms, out, resume, table)
     return 0
 
 
-def _ways(emulate: str, patterns: str, sizes: str, name: str, out: Path | None, resume: bool, products: str) -> int:
-    from powerccl.console import Console
-    from powerccl.ways import profile as ways_profile
-    from powerccl.ways.report import print_table
-
-    known = ways_profile.PATTERNS
-    wanted = list(known) if patterns == "all" else [choose("pattern", p.strip(), known) for p in patterns.split(",")]
-    span = ways_profile.SIZES if sizes == SIZES else _span(sizes)
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
-    try:
-        table, written = ways_profile.measure(emulate, wanted, span, name, out, resume, products, say)
-    except KeyboardInterrupt:
-        say("interrupted; the same command with --resume goes on from here")
-        raise
-    print_table(Console(), table)
-    say(f"written: {written}")
-    return 0
-
-
-def _span(text: str) -> tuple[int, int, int]:
-    """Sizes as first, last and factor."""
-    listed = _sizes(text)
-    factor = listed[1] // listed[0] if len(listed) > 1 else 2
-    if any(later != factor * before for before, later in pairwise(listed)):
-        raise PowercclError(f"--sizes {text}: --ways takes sizes that grow by one whole factor", "try 16M:256M:2")
-    return listed[0], listed[-1], factor
-
-
-def _measure(profiling: Profiling, started: float) -> PlatformProfile:
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-    from powerccl.console import Console
-
-    console = Console(stderr=True)
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
-        task = progress.add_task("profiling", total=profiling.total)
-        logged = ("", 0)
-
-        def moved(stage: str, done: int) -> None:
-            nonlocal logged
-            progress.update(task, description=stage, completed=done)
-            step = (stage, 10 * done // max(profiling.total, 1))  # in a log: a line a stage and a tenth of the points
-            if not console.is_terminal and step != logged:
-                logged = step
-                say(f"{stage}: {done} of {plural(profiling.total, 'point')}")
-
-        profile = profiling.measure(moved)
-    profile.seconds = round(profiling.seconds_before + time.monotonic() - started, 1)
-    profile.created_at = time.strftime("%Y-%m-%dT%H:%M:%S%z")
-    return profile
-
-
-def _write(profile: PlatformProfile, out: Path) -> None:
-    from powerccl.platforms.schema import encode
-    from powerccl.profile.page import profile_page
-
-    try:
-        out.parent.mkdir(parents=True, exist_ok=True)
-        write_whole(out, encode(profile))
-        write_whole(out.with_suffix(".html"), profile_page(profile))
-    except OSError as error:
-        raise PowercclError(
-            f"cannot write {error.filename or out}: {error.strerror}", "name another file with --out"
-        ) from error
-    shutil.rmtree(work_folder(out), ignore_errors=True)
-
-
-def work_folder(out: Path) -> Path:
-    """Where an unfinished profile's measurements are kept for --resume."""
-    return out.with_suffix(".profiling")
-
-
-def _show(profile: PlatformProfile, out: Path, table: Path | None) -> None:
-    from powerccl.console import Console
-    from powerccl.platforms.policy_table import policy_table
-    from powerccl.profile.report import print_profile
-
-    console = Console()
-    print_profile(console, profile)
-    console.print(f"profile  {out}\ncurves   {out.with_suffix('.html')}", soft_wrap=True)
-    if table:
-        write_out(table, policy_table(profile))
-        console.print(f"table    {table}", soft_wrap=True)
+def _patterns(text: str, known: Iterable[str]) -> list[str]:
+    return list(known) if text == "all" else [choose("pattern", each.strip(), known) for each in text.split(",")]
 
 
 def _sizes(text: str) -> list[int]:

@@ -13,8 +13,6 @@ from powerccl.errors import PowercclError
 
 if TYPE_CHECKING:
     from powerccl.traces.folder import RunData
-    from powerccl.whatif.forecasts import WhatIf
-    from powerccl.whatif.predict import Terms
 
 
 @click.command("whatif")
@@ -88,12 +86,14 @@ def command(
     run = read_run(folder)
     _check(run)
     if ways:
-        from powerccl.commands.whatif_ways import predict_ways
+        from powerccl.ways.verbs import predict_ways
 
-        return predict_ways(run, folder, ways, json_file)
+        predict_ways(run, folder, ways, json_file)
+        return 0
     from powerccl.whatif.predict import Terms
+    from powerccl.whatif.verb import predict_policies
 
-    _show(_predict(run, platform, Terms(max_slowdown, overhead, call_us, transition_us, ranks or 0)), json_file)
+    predict_policies(run, platform, Terms(max_slowdown, overhead, call_us, transition_us, ranks or 0), json_file)
     return 0
 
 

@@ -31,7 +31,7 @@ EMULATED_S = "0.02"  # emulated times and energies are exact however long it tak
 BESIDE = "matmul,memory"
 PATTERNS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all")  # that have a way other than plain
 # First, last, factor. Below, a call's own cost is most of its time; FSDP reduces a layer's gradients of up to a GiB.
-SIZES = (16 << 20, 1 << 30, 4)
+SIZES = "16M:1G:4"
 
 
 def read_round(path: Path) -> tuple[BenchHeader | None, list[WayPoint]]:

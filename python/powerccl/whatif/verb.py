@@ -1,0 +1,49 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`powerccl whatif` without --ways."""
+
+from __future__ import annotations
+
+from powerccl.errors import PowercclError
+from powerccl.traces.folder import RunData
+from powerccl.whatif.forecasts import WhatIf
+from powerccl import clean
+from powerccl.analysis.programs.calls import RECORD, NoProgramError
+from powerccl.commandline.output import write_out
+from powerccl.commandline.references import check_profile, gpu_names, own_profile
+from powerccl.console import Console
+from powerccl.launch.native import find_native
+from powerccl.platforms.store import load_profile
+from powerccl.whatif.predict import Terms, what_if
+from powerccl.whatif.report import print_what_if
+from powerccl.whatif.simulator import SIMULATOR, SimulatorError
+
+
+def predict_policies(run: RunData, platform: str, terms: Terms, json_file: str) -> None:
+    """Predict what clock policies would have saved of a run, and print it.
+
+    Raises:
+        PowercclError: nothing can be predicted from the run.
+    """
+    found = _predict(run, platform, terms)
+    if json_file:
+        write_out(json_file, clean.to_json(found, indent=2))
+    print_what_if(Console(stderr=json_file == "-"), found)
+
+
+def _predict(run: RunData, platform: str, terms: Terms) -> WhatIf:
+    profile = None if platform == "none" else load_profile(platform) if platform else own_profile(run)
+    if profile:
+        check_profile(profile, run)
+    names = [name for of_node in gpu_names(run, of_job=True).values() for name in of_node]
+    native = find_native()
+    try:
+        found = what_if(
+            run, names[0] if names else "", native.path(SIMULATOR), native.root / "share/platforms", profile, terms
+        )
+    except NoProgramError as error:
+        raise PowercclError(f"{run.folder} cannot be simulated: {error}", RECORD) from error
+    except SimulatorError as error:
+        raise PowercclError(f"{run.folder} cannot be simulated: {error}", "report this with the run folder") from error
+    if profile and profile.emulated and not run.emulated:
+        found.notes.append(f"profile {profile.name} is of an emulated server: its clocks are modelled")
+    return found
