@@ -17,7 +17,7 @@ PROFILE = ("profile", "--emulate", "t4x8", "--patterns", "all_reduce", "--sizes"
 TUNE = ("tune", "all_reduce", "--sizes", "1M", "--emulate", "t4x8", "--gpus", "2", "--time", "6s", "--trials", "2")
 WORDS = {
     "bench": BENCH,
-    "profile": (*PROFILE, "--no-computing", "--out", f"{NAME}.json"),  # also what powerccld calls it
+    "profile": (*PROFILE, "--out", f"{NAME}.json"),  # also what powerccld calls it
     "tune": (*TUNE, "--no-rules", "--out", NAME),
     "run": ("run", "--emulate", "t4x8", "--name", NAME, "--", "powerccl-bench", *SWEEP),
 }
@@ -35,7 +35,7 @@ def test_a_full_disk_leaves_no_part_of_a_file(verb: str, option: str, powerccl: 
     """The limit's signal is ignored, so that writing fails as on a full disk."""
     (place := tmp_path / "place").mkdir()
     target = place / "result.json"
-    words = [*(BENCH if verb == "bench" else (*PROFILE, "--no-computing")), option, str(target)]
+    words = [*(BENCH if verb == "bench" else PROFILE), option, str(target)]
     limited = ["env", "--ignore-signal=XFSZ", "prlimit", "--fsize=64", str(Path(sys.executable).parent / "powerccl")]
     done = subprocess.run(
         [*limited, *words],

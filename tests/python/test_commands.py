@@ -400,8 +400,7 @@ def test_a_profile_begun_anew_says_so(work: Path) -> None:
 
 @pytest.mark.usefixtures("two_gpus")
 def test_a_profile_where_clocks_may_not_be_set(work: Path) -> None:
-    """`--no-computing` is an option of before 0.1 that changes nothing now."""
-    result = powerccl(*PROFILE, "--no-computing", POWERCCL_CLOCKS="dry")
+    result = powerccl(*PROFILE, POWERCCL_CLOCKS="dry")
     assert result.returncode == 0, result.stderr
     assert "profiling the present clock only" in result.stderr
     made = json.loads((work / "p.json").read_text())

@@ -41,8 +41,6 @@ SIZES = "128K:64M:2"
     is_flag=True,
     help="Set GPU clocks (as root or through powerccld). Without it, profile measures at the present clock only.",
 )
-# Hidden: profile once measured computation as well. Scripts that switched it off keep working for one release.
-@click.option("--computing/--no-computing", hidden=True, expose_value=False)
 @click.option(
     "--ways",
     is_flag=True,

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import click
 
 from powerccl.commandline.extras import extra_of, not_installed
+from powerccl.commandline.options import overhead_option
 from powerccl.commandline.output import fail, say, write_out
 from powerccl.commandline.runs import runs_dir_option
 from powerccl.errors import JobBegunError, PowercclError, choose, one_line
@@ -50,13 +51,7 @@ if TYPE_CHECKING:
 )
 @click.option("--emulate", default="", metavar="NAME", help="Run on an emulated GPU server such as t4x8; needs no GPU.")
 @click.option("--set-clocks", is_flag=True, help="Set the clocks of real GPUs. Without it, policies run dry on them.")
-@click.option(
-    "--overhead",
-    type=click.Choice(["measured", "published"]),
-    default="measured",
-    show_default=True,
-    help="Message size from which per-call lowers clocks: the profile's value, or PCCL's.",
-)
+@overhead_option
 @click.option(
     "--mpi",
     default="",
@@ -93,7 +88,6 @@ if TYPE_CHECKING:
     is_flag=True,
     help="Add nothing to LD_PRELOAD. The run then lacks MPI, NCCL before 2.27, and where computation waits.",
 )
-@click.option("--best-effort", is_flag=True, hidden=True, help="As every run is now: accepted, without effect.")
 @click.option("--json", "json_file", default="", metavar="FILE", help="Also write the summary to FILE (-: stdout).")
 @click.option(
     "--quiet",
@@ -117,7 +111,6 @@ def command(
     runs_dir: Path,
     interval_ms: int,
     no_preload: bool,
-    best_effort: bool,
     json_file: str,
     quiet: bool,
     arguments: tuple[str, ...],

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from powerccl.commandline.options import overhead_option
 from powerccl.commandline.runs import find_run, runs_dir_option
 from powerccl.errors import PowercclError
 
@@ -34,13 +35,7 @@ if TYPE_CHECKING:
     type=click.FloatRange(min=0),
     help="Time from a clock call's return until the clock changes, in µs.  [default: the profile's]",
 )
-@click.option(
-    "--overhead",
-    type=click.Choice(["measured", "published"]),
-    default="measured",
-    show_default=True,
-    help="Message size from which per-call lowers clocks: the profile's value, or PCCL's.",
-)
+@overhead_option
 @click.option(
     "--ranks",
     type=click.IntRange(min=2),

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import click
 
+from powerccl.commandline.options import more_runs_option, seconds_option
 from powerccl.commandline.output import say, write_out
 from powerccl.commandline.runs import find_run
 from powerccl.errors import PowercclError
@@ -29,29 +30,9 @@ from powerccl.live.exporter import PORT, parse_listen
     help="Write metrics to FILE instead, for node_exporter's textfile collector.",
 )
 @click.option("--once", is_flag=True, help="Print metrics once, or write --textfile once, and exit.")
-@click.option(
-    "--interval",
-    "interval_s",
-    type=click.FloatRange(1, 3600),
-    default=15.0,
-    show_default=True,
-    metavar="SECONDS",
-    help="Time between two writes of --textfile.",
-)
-@click.option(
-    "--keep",
-    "keep_s",
-    type=click.FloatRange(0, 86400),
-    default=300.0,
-    show_default=True,
-    metavar="SECONDS",
-    help="How long metrics of a job stay after it ends.",
-)
-@click.option(
-    "--runs-dir",
-    type=click.Path(path_type=Path),
-    help="Also export the jobs whose run folders are in this directory.",
-)
+@seconds_option("interval", 1, 3600, 15.0, "Time between two writes of --textfile.")
+@seconds_option("keep", 0, 86400, 300.0, "How long metrics of a job stay after it ends.")
+@more_runs_option("export")
 def command(
     names: tuple[str, ...],
     listen: str,

@@ -30,7 +30,7 @@ from powerccl.quantities import plural
 from powerccl.traces import records
 from powerccl.traces.header import TraceHeader, header_fault, parse_header
 from powerccl.traces.run_info import RUN_FILE, RunInfo, of_newer, parse_run_info
-from powerccl.traces.sample_file import LONGEST, MOST_COLUMNS, take_about
+from powerccl.traces.sample_file import LONGEST, MOST_COLUMNS, SampleHead, take_about
 
 MOST_RECORDS = 1 << 16  # of one trace in one read: 4 MiB
 TAIL_RECORDS = 1 << 16  # of what was there before the first look, when only the present matters
@@ -136,7 +136,7 @@ def select(rows: Records, kind: int) -> Records:
     return np.ascontiguousarray(rows[rows["kind"] == kind]).view(records.LAYOUTS[kind])
 
 
-class LiveSamples:
+class LiveSamples(SampleHead):
     """A file of samples (`power-` or `cpu-<host>.csv`), followed.
 
     `about` is its `# key: value` lines. Of a file that is long already the beginning and the end are read: sums go by
@@ -152,21 +152,6 @@ class LiveSamples:
         self._offset = 0
         self._rest = b""
         self._begun = False
-
-    @property
-    def host(self) -> str:
-        """The host's name."""
-        return self.about.get("host") or clean.field(self.path.stem.partition("-")[2])
-
-    @property
-    def boot_id(self) -> str:
-        """The host's boot, in hex as in a trace's header; empty: it does not say."""
-        return self.about.get("boot_id", "")
-
-    @property
-    def emulated(self) -> bool:
-        """Whether the samples are of emulated GPUs."""
-        return self.about.get("emulated", "0") not in ("0", "false", "no", "")
 
     def read(self) -> list[dict[str, str]]:
         """Rows since the last look, by column; half a line waits for its other half."""

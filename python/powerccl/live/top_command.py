@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from powerccl.commandline.options import more_runs_option, seconds_option
 from powerccl.commandline.runs import find_run
 
 if TYPE_CHECKING:
@@ -20,29 +21,9 @@ if TYPE_CHECKING:
 @click.argument("names", nargs=-1, metavar="[RUN]...")
 @click.option("--once", is_flag=True, help="Print once and exit. Also the default if stdout is no terminal.")
 @click.option("--json", "as_json", is_flag=True, help="Print one line of JSON per interval; with --once, one object.")
-@click.option(
-    "--interval",
-    "interval_s",
-    type=click.FloatRange(0.25, 60),
-    default=1.0,
-    show_default=True,
-    metavar="SECONDS",
-    help="Time between two updates.",
-)
-@click.option(
-    "--window",
-    "window_s",
-    type=click.FloatRange(1, 300),
-    default=5.0,
-    show_default=True,
-    metavar="SECONDS",
-    help="Length of the past interval that rates and shares cover.",
-)
-@click.option(
-    "--runs-dir",
-    type=click.Path(path_type=Path),
-    help="Also show the jobs whose run folders are in this directory.",
-)
+@seconds_option("interval", 0.25, 60, 1.0, "Time between two updates.")
+@seconds_option("window", 1, 300, 5.0, "Length of the past interval that rates and shares cover.")
+@more_runs_option("show")
 def command(
     names: tuple[str, ...], once: bool, as_json: bool, interval_s: float, window_s: float, runs_dir: Path | None
 ) -> int:

@@ -28,6 +28,12 @@ class BenchHeader(msgspec.Struct):
     clock_control: str = "none"
     clock_control_reason: str | None = None
 
+    @property
+    def versions(self) -> dict[str, str]:
+        """Of NCCL, CUDA and the driver, as far as they are known."""
+        found = {"nccl": self.nccl_version, "cuda": self.cuda_version, "driver": self.driver}
+        return {name: version for name, version in found.items() if version}
+
 
 class BenchPoint(msgspec.Struct):
     """A further line: one pattern and size at one clock, or one way, alone or beside computation."""
@@ -137,7 +143,6 @@ def overhead_samples(
 
 def empty_profile(name: str, header: BenchHeader, clocks_mhz: list[int], clocks_set: bool) -> PlatformProfile:
     """A profile with what the header says and nothing measured yet."""
-    versions = {"nccl": header.nccl_version, "cuda": header.cuda_version, "driver": header.driver}
     return PlatformProfile(
         name=name,
         gpu=header.gpu,
@@ -147,5 +152,5 @@ def empty_profile(name: str, header: BenchHeader, clocks_mhz: list[int], clocks_
         clock_min_mhz=min(clocks_mhz),
         clocks_set=clocks_set,
         clocks_reason="" if clocks_set else header.clock_control_reason or "no consent: add --set-clocks",
-        versions={key: value for key, value in versions.items() if value},
+        versions=header.versions,
     )

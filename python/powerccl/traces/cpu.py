@@ -19,7 +19,7 @@ from powerccl.traces.plausible import (
     Ints,
     only_forward,
 )
-from powerccl.traces.sample_file import SampleFile, number_of
+from powerccl.traces.sample_file import SampleFile, SampleHead, number_of
 
 if TYPE_CHECKING:
     import polars as pl
@@ -34,7 +34,7 @@ MOST_DOMAINS = 4096  # of one file: packages with their parts, of the largest ho
 
 
 @dataclass
-class CpuLog:
+class CpuLog(SampleHead):
     """Samples of one host.
 
     `samples` is sorted by domain and time. time_ns: CLOCK_MONOTONIC. energy_uj: since some start, rising; -1: not read.
@@ -47,16 +47,6 @@ class CpuLog:
     samples: pl.DataFrame
     problems: list[str] = field(default_factory=list)
     breaks: dict[str, Ints] = field(default_factory=dict)
-
-    @property
-    def host(self) -> str:
-        """The host's name."""
-        return self.about.get("host") or clean.field(self.path.stem.removeprefix("cpu-"))
-
-    @property
-    def boot_id(self) -> str:
-        """The host's boot, in hex as in a trace's header; empty: it does not say."""
-        return self.about.get("boot_id", "")
 
     @property
     def period_ns(self) -> int:

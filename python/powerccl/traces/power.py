@@ -31,7 +31,7 @@ from powerccl.traces.plausible import (
     stands_still,
     sustained,
 )
-from powerccl.traces.sample_file import SampleFile, number_of
+from powerccl.traces.sample_file import SampleFile, SampleHead, number_of
 from powerccl.traces.visible import Visible, visible_in
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ class GpuLog:
 
 
 @dataclass
-class PowerLog:
+class PowerLog(SampleHead):
     """Samples of one host.
 
     `samples` has COLUMNS, sorted by gpu and time. time_ns is CLOCK_MONOTONIC. energy_uj is -1 where the counter was not
@@ -102,21 +102,6 @@ class PowerLog:
         """The names of those that were sampled."""
         indices = self.visible.indices
         return [uuid for index, uuid in self.gpus if index in indices]
-
-    @property
-    def host(self) -> str:
-        """The host's name."""
-        return self.about.get("host") or clean.field(self.path.stem.removeprefix("power-"))
-
-    @property
-    def boot_id(self) -> str:
-        """The host's boot, in hex as in a trace's header; empty: it does not say."""
-        return self.about.get("boot_id", "")
-
-    @property
-    def emulated(self) -> bool:
-        """Whether the GPUs are emulated."""
-        return self.about.get("emulated", "0") not in ("0", "false", "no", "")
 
     @property
     def simulated(self) -> bool:

@@ -57,6 +57,28 @@ def number_of(about: dict[str, str], key: str) -> int:
     return int(text) if text.isdecimal() and len(text) < 19 else 0
 
 
+class SampleHead:
+    """What the head of a file of samples says: `about` is its `# key: value` lines."""
+
+    path: Path
+    about: dict[str, str]
+
+    @property
+    def host(self) -> str:
+        """The host's name."""
+        return self.about.get("host") or clean.field(self.path.stem.partition("-")[2])
+
+    @property
+    def boot_id(self) -> str:
+        """The host's boot, in hex as in a trace's header; empty: it does not say."""
+        return self.about.get("boot_id", "")
+
+    @property
+    def emulated(self) -> bool:
+        """Whether what was sampled is emulated."""
+        return self.about.get("emulated", "0") not in ("0", "false", "no", "")
+
+
 class SampleFile:
     """One file, read in parts. `about` and `problems` are filled as `parts` goes on; `bytes` is how long it is.
 

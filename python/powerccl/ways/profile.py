@@ -83,14 +83,13 @@ def table_of(files: list[Path], name: str, made: str) -> WaysTable:
         for each in machines
     ):
         raise PowercclError("these rounds are of different machines or products", "omit --resume to start anew")
-    versions = {"nccl": machine.nccl_version, "cuda": machine.cuda_version, "driver": machine.driver}
     return WaysTable(
         name=name,
         gpu=machine.gpu,
         gpus=machine.ranks,
         emulated=machine.emulated,
         provenance=made,
-        versions={key: value for key, value in versions.items() if value},
+        versions=machine.versions,
         products=machine.products or "",
         points=medians(point for _, points in rounds for point in points),
     )

@@ -3,16 +3,16 @@
 
 from __future__ import annotations
 
-from powerccl.errors import PowercclError
-from powerccl.traces.folder import RunData
-from powerccl.whatif.forecasts import WhatIf
 from powerccl import clean
 from powerccl.analysis.programs.calls import RECORD, NoProgramError
 from powerccl.commandline.output import write_out
 from powerccl.commandline.references import check_profile, gpu_names, own_profile
 from powerccl.console import Console
+from powerccl.errors import PowercclError
 from powerccl.launch.native import find_native
 from powerccl.platforms.store import load_profile
+from powerccl.traces.folder import RunData
+from powerccl.whatif.forecasts import WhatIf
 from powerccl.whatif.predict import Terms, what_if
 from powerccl.whatif.report import print_what_if
 from powerccl.whatif.simulator import SIMULATOR, SimulatorError
