@@ -30,7 +30,7 @@ from powerccl.launch.record import record
 from powerccl.launch.request import Request
 from powerccl.machine import machine_of, refuse_other
 from powerccl.quantities import plural
-from powerccl.study import findings as study_findings
+from powerccl.study import worlds as of_worlds
 
 STUDY_FILE = "study.json"
 STUDY_SCHEMA = 1
@@ -142,7 +142,7 @@ def run_study(asked: Asked, folder: Path, say: Callable[[str], None], sweep: boo
                 continue
             if sweep and gpus > 1 and not (folder / f"{name}.sweep.jsonl").exists():
                 world = _world(study, folder, gpus, links, platform)
-                sizes = study_findings.to_sweep(world)
+                sizes = of_worlds.to_sweep(world)
                 if not sizes:  # what the job communicated by is not NCCL: there is nothing to set beside it
                     continue
                 sizes += [("all_reduce", size) for size in PUBLISHED_SIZES if asked.all_reduce]
@@ -172,7 +172,7 @@ def read_study(folder: Path) -> Study:
     return study
 
 
-def findings(study: Study, folder: Path) -> study_findings.ScalingFindings:
+def findings(study: Study, folder: Path) -> of_worlds.ScalingFindings:
     """What the worlds that have run come to."""
     worlds, missing = [], []
     for links in study.asked.links:
@@ -183,14 +183,14 @@ def findings(study: Study, folder: Path) -> study_findings.ScalingFindings:
                     missing.append(name)
                 continue
             world = _world(study, folder, gpus, links, None)
-            world.sweep = study_findings.read_sweep(folder / f"{name}.sweep.jsonl")
-            study_findings.beside_sweep(world)
+            world.sweep = of_worlds.read_sweep(folder / f"{name}.sweep.jsonl")
+            of_worlds.beside_sweep(world)
             worlds.append(world)
-    study_findings.scale(worlds)
+    of_worlds.scale(worlds)
     failed = {name: why for name, why in study.failed.items() if name not in study.runs}
     notes = [f"{name} failed: {why}" for name, why in failed.items()]
     notes += [f"not run yet: {', '.join(missing)}"] if missing else []
-    return study_findings.ScalingFindings(
+    return of_worlds.ScalingFindings(
         command=words_of(study.asked.command),
         started_at=study.started_at,
         host=study.host,
@@ -367,9 +367,7 @@ def _run(
     return done.folder.name
 
 
-def _world(
-    study: Study, folder: Path, gpus: int, links: str, platform: tuple[str, Path] | None
-) -> study_findings.World:
+def _world(study: Study, folder: Path, gpus: int, links: str, platform: tuple[str, Path] | None) -> of_worlds.World:
     from powerccl.traces.folder import read_run
 
     name = f"{links}-{gpus}"
@@ -382,8 +380,8 @@ def _world(
     if not platform:
         info = read_run(run_folder).info
         emulated = info.emulated if info else ""
-    world = study_findings.World(gpus=gpus, links=links, emulated=emulated, folder=run_folder.name)
-    return study_findings.examine(world, run_folder, folder / f"{name}.job.json", study.asked.tokens)
+    world = of_worlds.World(gpus=gpus, links=links, emulated=emulated, folder=run_folder.name)
+    return of_worlds.examine(world, run_folder, folder / f"{name}.job.json", study.asked.tokens)
 
 
 def _sweep(
