@@ -88,7 +88,7 @@ def run(options: argparse.Namespace, environment: dict[str, str], folder: Path) 
     done = subprocess.run(
         command, env=os.environ | environment, cwd=folder, capture_output=True, text=True, timeout=120, check=False
     )
-    right = done.returncode == 0 and re.search(r"Out of bounds values : 0 OK", done.stdout)
+    right = done.returncode == 0 and re.search(r'"type": "summary", .*"wrong": 0,', done.stdout)
     return "" if right and "powerccl: cannot" not in done.stderr else f"{done.stdout[-800:]}{done.stderr[-800:]}"
 
 

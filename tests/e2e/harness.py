@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import signal
 import subprocess
@@ -106,6 +107,12 @@ class Powerccl:
     def __call__(self, *arguments: str, **environment: str) -> Done:
         """Run `powerccl ARGUMENTS` to its end."""
         return self.start(*arguments, **environment).wait()
+
+
+def points_are_right(out: str) -> bool:
+    """Whether powerccl-bench has measured points, and found no wrong element: by its last line."""
+    summary = json.loads(out.rstrip().rpartition("\n")[2])
+    return bool(summary["type"] == "summary" and summary["finished"] and summary["points"] and not summary["wrong"])
 
 
 def descendants(pid: int) -> list[int]:

@@ -70,7 +70,7 @@ GPUS_MODULE_JSON = (
 # What a profile asks of powerccld: every clock is granted.
 SWEPT_CLOCKS = """
 import socket, time
-import powerccl.profile.swept_clocks as swept
+import powerccl.bench.clocks as swept
 from powerccl.platforms.measurements import clocks_to_profile
 
 class Granted:

@@ -50,6 +50,8 @@ void look_up_all() {
   look_up(functions.energy, "nvmlDeviceGetTotalEnergyConsumption");
   look_up(functions.temperature, "nvmlDeviceGetTemperature");
   look_up(functions.utilization, "nvmlDeviceGetUtilizationRates");
+  look_up(functions.nvlink_state, "nvmlDeviceGetNvLinkState");
+  look_up(functions.emulated_platform, "powerccl_emulator_platform");
 
   // Function or string: either way the address says that this is the emulator.
   functions.emulator_version = static_cast<const char*>(dlsym(library, "powerccl_emulator_version"));

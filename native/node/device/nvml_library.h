@@ -39,7 +39,9 @@ struct NvmlFunctions {
   nvmlReturn_t (*energy)(nvmlDevice_t, unsigned long long*);
   nvmlReturn_t (*temperature)(nvmlDevice_t, nvmlTemperatureSensors_t, unsigned*);
   nvmlReturn_t (*utilization)(nvmlDevice_t, nvmlUtilization_t*);
-  const char* emulator_version;  // null: a real NVML
+  nvmlReturn_t (*nvlink_state)(nvmlDevice_t, unsigned, nvmlEnableState_t*);
+  nvmlReturn_t (*emulated_platform)(char*, unsigned);  // the emulator's own
+  const char* emulator_version;                        // null: a real NVML
 };
 
 // Loads NVML (POWERCCL_NVML_LIBRARY, else libnvidia-ml.so.1) and calls nvmlInit. Every success is undone by one

@@ -151,6 +151,7 @@ int sampling_start(Sampling* sampling, Error* error) {
     sampling->driver[0] = '\0';
   if (!nvml->nvml_version || nvml->nvml_version(sampling->nvml_version, sizeof sampling->nvml_version) != NVML_SUCCESS)
     sampling->nvml_version[0] = '\0';
+  if (nvml->emulated_platform) nvml->emulated_platform(sampling->emulated_platform, sizeof sampling->emulated_platform);
   return kOk;
 }
 
@@ -201,6 +202,20 @@ int sample(const Sampling* sampling, const SampledGpu* gpu, Metric metric, int64
       break;
   }
   return fail(error, kBadArgument, "no such metric");
+}
+
+int active_nvlinks(const Sampling* sampling, const SampledGpu* gpu) {
+  if (!sampling->nvml || !sampling->nvml->nvlink_state) return -1;
+  int active = 0;
+  for (unsigned link = 0; link < NVML_NVLINK_MAX_LINKS; ++link) {
+    nvmlEnableState_t state = NVML_FEATURE_DISABLED;
+    const nvmlReturn_t result = sampling->nvml->nvlink_state(handle_of(gpu), link, &state);
+    // These two answers mean that the GPU has no more links.
+    if (result == NVML_ERROR_NOT_SUPPORTED || result == NVML_ERROR_INVALID_ARGUMENT) break;
+    if (result != NVML_SUCCESS) return -1;
+    if (state == NVML_FEATURE_ENABLED) ++active;
+  }
+  return active;
 }
 
 }  // namespace powerccl::device

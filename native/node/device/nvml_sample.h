@@ -62,5 +62,8 @@ void sampling_close(Sampling* sampling);
 // impossible number: NVML marks unavailable values by ones in all bits. A number that merely looks wrong is a reading.
 int sample(const Sampling* sampling, const SampledGpu* gpu, Metric metric, int64_t* value, Error* error);
 
+// Number of the GPU's active NVLinks; -1 where NVML does not say.
+int active_nvlinks(const Sampling* sampling, const SampledGpu* gpu);
+
 }  // namespace powerccl::device
 #endif

@@ -42,8 +42,9 @@ std::optional<int> number(const char* name) {
   return static_cast<int>(value);
 }
 
-std::string launch_key(const LauncherVariables& names) {
+std::string launch_key(const LauncherVariables& names, int launched_by) {
   // Processes of one launch have one parent, unless each is wrapped (powerccl run); then the job's own name must do.
+  // The `powerccl-bench` that prints tables wraps its rank too, and says which process started it.
   std::string key = std::to_string(getuid());
   bool named = false;
   for (const char* name : {names.job, "MASTER_PORT", "SLURM_STEP_ID", "TORCHELASTIC_RESTART_COUNT"}) {
@@ -52,7 +53,7 @@ std::string launch_key(const LauncherVariables& names) {
     named = named || std::strcmp(value, "none") != 0;
     key += std::string("-") + value;
   }
-  if (!named) key += "-p" + std::to_string(getppid());
+  if (!named) key += "-p" + std::to_string(launched_by > 0 ? launched_by : getppid());
   std::replace_if(key.begin(), key.end(), [](char c) { return std::strchr("/ :\n", c) != nullptr; }, '_');
   return key;
 }
@@ -113,7 +114,7 @@ void reap(std::vector<Child>& children, Board& board) {
 
 }  // namespace
 
-std::optional<LauncherPlace> launcher_place() {
+std::optional<LauncherPlace> launcher_place(const Options& options) {
   for (const LauncherVariables& names : kLaunchers) {
     const auto rank = number(names.rank);
     const auto ranks = number(names.ranks);
@@ -132,14 +133,14 @@ std::optional<LauncherPlace> launcher_place() {
           "powerccl-bench measures one host, and -g N starts its own ranks there; for several hosts run NCCL tests "
           "under `powerccl run`");
     }
-    return LauncherPlace{*rank, *ranks, local_rank, launch_key(names)};
+    return LauncherPlace{*rank, *ranks, local_rank, launch_key(names, options.launched_by)};
   }
   return std::nullopt;
 }
 
 Launch prepare_launch(const Options& options) {
   // A launcher's variables say nothing about a run that asks for its own ranks, nor where there is only one.
-  const auto place = options.gpus == 0 && !options.threads ? launcher_place() : std::nullopt;
+  const auto place = options.gpus == 0 && !options.threads ? launcher_place(options) : std::nullopt;
   if (place && place->ranks > 1) {
     const std::string folder = !options.rendezvous.empty() ? options.rendezvous : "/dev/shm";
     const double patience_s = options.timeout_s > 0 ? options.timeout_s : 300;

@@ -17,7 +17,7 @@ struct LauncherPlace {
   std::string key;  // the same for all processes of one launch, different from other launches'
 };
 // Nothing if no launcher set a rank. Throws Failure where the launch spans hosts, or its variables contradict.
-std::optional<LauncherPlace> launcher_place();
+std::optional<LauncherPlace> launcher_place(const Options& options);
 
 struct Launch {
   const char* kind;  // "processes", "threads", "launcher"

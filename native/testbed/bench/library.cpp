@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Loading of libcuda, libnccl and libnvidia-ml.
+// Loading of libcuda and libnccl.
 #include "bench/library.h"
 
 #include <dlfcn.h>
@@ -13,7 +13,6 @@
 
 #include "bench/cuda_api.h"
 #include "bench/nccl_api.h"
-#include "bench/nvml_api.h"
 #include "bench/values.h"
 
 namespace powerccl::bench {
@@ -44,11 +43,6 @@ Symbol Library::optional(const char* symbol) const {
   void* its = dlsym(handle_, symbol);
   void* first = its == nullptr || alone_ ? its : dlsym(RTLD_DEFAULT, symbol);
   return {first != nullptr ? first : its};
-}
-
-Symbol Library::either(const char* symbol, const char* other) const {
-  const Symbol found = optional(symbol);
-  return found.address != nullptr ? found : optional(other);
 }
 
 Symbol Library::required(const char* symbol) const {
@@ -192,26 +186,6 @@ const std::string& LibraryCopies::current() {
   // Never closed: another copy of the same name would be taken for this one while it is loaded.
   current_ = "/proc/" + std::to_string(getpid()) + "/fd/" + std::to_string(copy);
   return current_;
-}
-
-// ---- NVML
-std::unique_ptr<NvmlApi> NvmlApi::load(std::string& reason) {
-  try {
-    auto api = std::make_unique<NvmlApi>();
-    const nvmlReturn_t result = api->init();
-    if (result == NVML_SUCCESS) return api;
-    reason = "nvmlInit: " + api->text(result);
-  } catch (const Failure& failure) {
-    reason = failure.what();
-  }
-  return nullptr;
-}
-
-nvmlDevice_t NvmlApi::find(const char* uuid, const char* pci) const {
-  nvmlDevice_t device = nullptr;
-  if (*uuid != '\0' && handle_by_uuid(uuid, &device) == NVML_SUCCESS) return device;
-  if (*pci != '\0' && handle_by_pci(pci, &device) == NVML_SUCCESS) return device;
-  return nullptr;
 }
 
 }  // namespace powerccl::bench

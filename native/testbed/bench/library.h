@@ -36,7 +36,6 @@ class Library {
   bool close();
   Symbol required(const char* symbol) const;  // Failure kExitMissing where there is none
   Symbol optional(const char* symbol) const;  // null where there is none
-  Symbol either(const char* symbol, const char* other) const;
   // The file that this library was loaded from; its name where that cannot be told. `symbol`: one of its own.
   std::string path(const char* symbol) const;
 

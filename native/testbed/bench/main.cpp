@@ -35,9 +35,9 @@ void decide_clocks(Options& options, Setting& setting) {
   if (environment("POWERCCL_CLOCKS") == "dry") {
     setting.clock_control = "dry";
     setting.clock_reason = "POWERCCL_CLOCKS=dry";
-  } else if (!setting.emulated && !options.set_clocks && options.clock_socket < 0) {
+  } else if (options.clock_socket < 0) {
     setting.clock_control = "refused";
-    setting.clock_reason = "changing a real GPU's clock takes --set-clocks";
+    setting.clock_reason = "no process holds leases on the clocks; `powerccl bench --set-clocks` does";
   } else {
     setting.clock_control = "set";
     return;

@@ -131,7 +131,7 @@ void add_sweep(OptionTable& table, Options& options) {
              &options.grouped);
   table.value("--clock,--clocks", "LIST",
               "repeat at these SM clocks in MHz: 1590,900 or 1590:300:15\nor default; scenario: one. Real "
-              "GPUs need\n--set-clocks; POWERCCL_CLOCKS=dry forbids it",
+              "GPUs need\n--set-clocks of `powerccl bench`; POWERCCL_CLOCKS=dry\nforbids it",
               [&](const std::string& text) { options.clocks_mhz = parse_clocks(text); });
   table.integer("--clock-socket", "let the process behind this file descriptor set the clocks", &options.clock_socket,
                 3, 1 << 20);
@@ -168,12 +168,12 @@ void add_all(OptionTable& table, Options& options) {
              "processes is\none rank",
              &options.threads);
   table.text("--rendezvous", "DIR", "where their processes find each other (/dev/shm)", &options.rendezvous);
+  table.integer("--launched-by", "process that started all ranks, if it is not the parent", &options.launched_by, 1);
   table.text("-J,--output_file,--json", "FILE", "write all results as one object", &options.json);
   table.number("--min-time", "S", "least seconds of a measurement, for the energy counter\n(1; emulated 0.25)",
                &options.min_time_s, 0, 3600);
   table.flag("--no-energy", "do not use NVML, and measure no energy", &options.energy, false);
   table.integer("--sample-ms", "time between NVML samples (10; emulated 2)", &options.sample_ms, 1, 1000);
-  table.flag("--set-clocks", "allow --clocks to change this machine's GPU clocks", &options.set_clocks);
   table.integer("-T,--timeout", "longest time of a point in seconds (300); 0: no limit", &options.timeout_s, 0);
   table.text("--nccl", "FILE", "libnccl to load (NCCL_LIBRARY, libnccl.so.2 or\nPOWERCCL_NCCL_LIBRARY)", &options.nccl);
 }
@@ -181,7 +181,7 @@ void add_all(OptionTable& table, Options& options) {
 void check_serve(const Options& options) {
   if (!options.patterns.empty()) usage_error("serve takes no pattern: requests name them");
   if (options.threads) usage_error("serve cannot use --threads", "each rank is a process that loads NCCL anew");
-  if (options.wants_clock() || options.set_clocks || options.clock_socket >= 0) usage_error("serve sets no clocks");
+  if (options.wants_clock() || options.clock_socket >= 0) usage_error("serve sets no clocks");
   if (!options.json.empty() || !options.json_lines.empty()) usage_error("serve replies on stdout and writes no file");
   if (options.events || options.graph_launches > 0) usage_error("serve takes neither --events nor --graph");
 }

@@ -36,8 +36,8 @@ struct Options {
 
   int gpus = 0;  // 0: all there are
   bool threads = false;
-  bool set_clocks = false;  // consent to change a real GPU's clock
-  int clock_socket = -1;    // inherited: who sets clocks in place of the guard, and has that consent
+  int launched_by = 0;    // the process that started all ranks; 0: this one's parent
+  int clock_socket = -1;  // inherited, to the process that sets clocks; -1: none does
   bool energy = true;
   double min_time_s = -1;  // -1: 0.25 emulated, 1.0 real, 0 without energy
   double settle_s = 0.1;   // collectives run unmeasured after a change of clock

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "bench/report.h"
 
+#include <poll.h>
+#include <signal.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -45,10 +47,7 @@ Report::Report(const Options& options, const Setting& setting, const Launch& lau
       throw Failure(kExitUsage, "cannot write " + options.json_lines + ": " + std::strerror(errno));
     }
   }
-  if (setting_.clock_control == "set") {
-    guard_ = options.clock_socket < 0 ? std::make_unique<ClockGuard>(board_, options.set_clocks)
-                                      : std::make_unique<ClockGuard>(options.clock_socket);
-  }
+  if (setting_.clock_control == "set") clocks_.emplace(options.clock_socket);
 }
 
 Report::~Report() {
@@ -58,6 +57,9 @@ Report::~Report() {
 void Report::run() {
   while (!finished_) {
     const Tell what = board_.wait_for_news(kNewsNs);
+    if (pollfd reader{STDOUT_FILENO, 0, 0}; poll(&reader, 1, 0) > 0 && (reader.revents & POLLERR) != 0) {
+      board_.fail(128 + SIGPIPE, "no process reads the results any more");
+    }
     if (what == Tell::kNothing && board_.failed()) return;
     if (what == Tell::kNothing) continue;
     int answer = 0;
@@ -76,35 +78,13 @@ void Report::run() {
 
 void Report::on_start() {
   start_ = board_.start;
-  // Loaded only now: the guard was forked from a process without NVML.
   sampler_ = std::make_unique<Sampler>(board_, options_.sample_ms);
   if (options_.resume && !resumes()) return;
   started_ = true;
   if (options_.energy) sampler_->start();
   // A counter must have moved before the run begins, or nothing tells of the energy until it does.
   if (options_.mode == Mode::kScenario) sampler_->wait_past(monotonic_ns());
-  if (lines_ != nullptr && (!options_.resume || setting_.keep_json_lines_bytes == 0)) {
-    write_line(json::Object().add("type", "header").merge(common()).text());
-  }
-  print_setting();
-  table_header();
-  std::fflush(stdout);
-}
-
-void Report::print_setting() const {
-  std::printf("# powerccl-bench version %s nccl-library=%d (%s)\n", kVersion, start_.nccl_version, start_.nccl_path);
-  std::printf("# Using devices\n");
-  for (int rank = 0; rank < board_.ranks(); ++rank) {
-    const RankAbout& about = board_.about[rank];
-    std::printf("#  Rank %2d device %2d [%s] %s\n", rank, about.device, about.pci, about.name);
-  }
-  if (setting_.emulated) std::printf("# Emulated GPUs: every figure below is modelled, none is measured\n");
-  if (setting_.emulated && !setting_.moves_data) {
-    std::printf("# Emulated collectives take their time but move no data (POWERCCL_EMULATOR_MOVE_DATA=0)\n");
-  }
-  if (setting_.clock_control == "dry" || setting_.clock_control == "refused") {
-    std::printf("# Clocks are left as found: %s\n", setting_.clock_reason.c_str());
-  }
+  write_line("header", common(), !options_.resume || setting_.keep_json_lines_bytes == 0);
 }
 
 bool Report::resumes() {
@@ -123,29 +103,29 @@ bool Report::resumes() {
 }
 
 int Report::on_clock() {
-  if (guard_ == nullptr) return 0;
-  const std::string problem = guard_->set(board_.clock_mhz);
+  if (!clocks_) return 0;
+  const std::string problem = clocks_->set(board_.clock_mhz);
   if (problem.empty()) return 0;
   if (!clock_holds()) return 1;
   setting_.clock_control = "refused";
   setting_.clock_reason = problem;
-  std::printf("# Clocks are left as found: %s\n", problem.c_str());
-  std::fprintf(
-      stderr,
-      "powerccl-bench: clocks are left as found: %s\nhint: locking clocks takes root or a driver set up for it\n",
-      problem.c_str());
+  std::fprintf(stderr, "powerccl-bench: clocks are left as found: %s\n", problem.c_str());
   return 1;
 }
 
 bool Report::clock_holds() {
-  const std::string lost = guard_->check();
+  const std::string lost = clocks_->check();
   if (lost.empty()) return true;
   board_.fail(kExitMissing, "the clock did not hold: " + lost, "what was measured before is kept for --resume");
   return false;
 }
 
-void Report::write_line(const std::string& line) {
-  if (std::fprintf(lines_, "%s\n", line.c_str()) < 0 || std::fflush(lines_) != 0) {
+void Report::write_line(const char* type, const json::Object& object, bool keep) {
+  const std::string line = json::Object().add("type", type).merge(object).text() + "\n";
+  std::fputs(line.c_str(), stdout);
+  std::fflush(stdout);
+  if (!keep || lines_ == nullptr) return;
+  if (std::fputs(line.c_str(), lines_) < 0 || std::fflush(lines_) != 0) {
     board_.fail(kExitMissing, "cannot write " + options_.json_lines + ": " + std::strerror(errno), "is the disk full?");
   }
 }
@@ -177,29 +157,23 @@ json::Object Report::common() const {
                                    .raw());
 }
 
-int Report::conclude() {
-  if (started_) table_end();
-  if (invalid_ > 0) {
-    std::printf(
-        "# Invalid              : %zu of %zu results: this machine was too slow for the emulator, times are not "
-        "the platform's\n",
-        invalid_, points_);
-  }
-  std::fflush(stdout);
-  guard_.reset();  // clocks are default again from here on
-  if (!options_.json.empty()) write_json(finished_ && !board_.failed());
-  return wrong_ != 0 ? kExitWrongElements : invalid_ != 0 ? kExitMissing : kExitOk;
+json::Object Report::ending() const {
+  json::Object object;
+  return object.add("finished", finished_ && !board_.failed())
+      .add("error", json::when(board_.failed(), board_.reason()))
+      .add("seconds", static_cast<double>(monotonic_ns() - started_ns_) * 1e-9);
 }
 
-void Report::write_json(bool finished) {
-  json::Object object = common();
-  object.add("finished", finished)
-      .add("error", json::when(board_.failed(), board_.reason()))
-      .add("seconds", static_cast<double>(monotonic_ns() - started_ns_) * 1e-9)
-      .add("results", results_)
-      .add("summary", summary().raw());
-  const std::string reason = write_whole(options_.json, object.text() + "\n");
-  if (!reason.empty()) board_.fail(kExitMissing, reason, "name a file in a folder that exists and has room");
+int Report::conclude() {
+  if (started_) on_end();
+  clocks_.reset();  // clocks are default again from here on
+  if (!options_.json.empty()) {
+    const json::Object object = common().merge(ending()).add("results", results_).add("summary", summary().raw());
+    const std::string reason = write_whole(options_.json, object.text() + "\n");
+    if (!reason.empty()) board_.fail(kExitMissing, reason, "name a file in a folder that exists and has room");
+  }
+  if (started_) write_line("summary", ending().merge(summary()));
+  return wrong_ != 0 ? kExitWrongElements : invalid_ != 0 ? kExitMissing : kExitOk;
 }
 
 }  // namespace powerccl::bench

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What rank 0's supervisor does beside waiting: it samples NVML, sets clocks, and turns rank 0's news into the table on
-// stdout and the files of docs/reference/bench.md. A mode's own part is one of the reports below.
+// What rank 0's supervisor does beside waiting: it samples NVML, asks for clocks, and turns rank 0's news into the
+// lines on stdout and the files of docs/reference/bench.md. A mode's own part is one of the reports below.
 #ifndef POWERCCL_BENCH_REPORT_H
 #define POWERCCL_BENCH_REPORT_H
 #include <cstdio>
@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "bench/clock_guard.h"
+#include "bench/clock_socket.h"
 #include "bench/json.h"
 #include "bench/launch.h"
 #include "bench/measurement.h"
@@ -39,13 +39,13 @@ class Report {
   int conclude();
 
  protected:
-  virtual void table_header() = 0;
   virtual void on_news(Tell what) = 0;           // of the mode
   virtual void add_mode(json::Object&) const {}  // what is known of all results, to the common object
-  virtual void table_end() {}                    // once there was a start
-  virtual json::Object summary() const { return summary_; }
+  virtual void on_end() {}                       // once there was a start
+  virtual json::Object summary() const = 0;
   bool clock_holds();  // else the run has failed
-  void write_line(const std::string& line);
+  // To stdout; `keep`: to the file of --json-lines as well.
+  void write_line(const char* type, const json::Object& object, bool keep = false);
   std::optional<double> joules(uint64_t from_ns, uint64_t to_ns) const;  // of all GPUs
   std::optional<double> clock_mhz(uint64_t from_ns, uint64_t to_ns) const;
 
@@ -56,7 +56,6 @@ class Report {
   std::unique_ptr<Sampler> sampler_;
   StartNews start_{};
   std::vector<json::Raw> results_;
-  json::Object summary_;
   int64_t wrong_ = 0;
   size_t points_ = 0, invalid_ = 0;  // results
   std::FILE* lines_ = nullptr;
@@ -65,11 +64,10 @@ class Report {
   void on_start();
   bool resumes();  // else the run has failed: --resume, of another machine's file
   int on_clock();
-  void print_setting() const;
-  void write_json(bool finished);
+  json::Object ending() const;
   json::Object common() const;
 
-  std::unique_ptr<ClockGuard> guard_;
+  std::optional<ClockSocket> clocks_;
   bool started_ = false, finished_ = false;
   double started_unix_s_;
   uint64_t started_ns_;

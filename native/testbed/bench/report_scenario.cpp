@@ -21,23 +21,6 @@ class ScenarioReport : public Report {
       : Report(options, setting, launch), scenario_(scenario) {}
 
  protected:
-  void table_header() override {
-    std::string iterations = std::to_string(iterations_of(options_, scenario_));
-    if (options_.seconds) {
-      char text[48];
-      std::snprintf(text, sizeof text, "about %g s", *options_.seconds);
-      iterations = text;
-    }
-    std::printf("# Scenario %s (%s), iterations: %s, seed %llu\n", scenario_.name.c_str(), scenario_.file.c_str(),
-                iterations.c_str(), static_cast<unsigned long long>(scenario_.seed));
-    if (options_.compute != Beside::kNothing) {
-      std::printf("# Computation           : %s", compute_name_of(options_.compute));
-      if (start_.compute_unit_ms > 0) std::printf(", in units of %.4f ms", start_.compute_unit_ms);
-      std::printf("\n");
-    }
-    std::printf("#\n# %9s  %9s  %9s  %9s  %9s\n", "iteration", "step(ms)", "compute", "comm", "exposed");
-  }
-
   void add_mode(json::Object& object) const override {
     std::vector<json::Raw> groups;
     groups.reserve(scenario_.groups.size());
@@ -64,15 +47,10 @@ class ScenarioReport : public Report {
     if (what != Tell::kIteration) return;
     const IterationNews& news = board_.iteration;
     iterations_.push_back(news);
-    std::printf("  %9s%s%s\n", news.warmup != 0 ? "warm-up" : std::to_string(news.iteration).c_str(),
-                cell(end_of(news).step_ms, 2, 9).c_str(),
-                cells({mean(news, &IterationTimes::compute_ms), mean(news, &IterationTimes::communication_ms),
-                       mean(news, &IterationTimes::exposed_ms)})
-                    .c_str());
-    std::fflush(stdout);
+    write_line("iteration", times_object(news));
   }
 
-  void table_end() override {
+  void on_end() override {
     if (iterations_.empty()) return;
     const double ranks = board_.ranks();
     const uint64_t end_ns = end_of(iterations_.back()).end_ns;
@@ -106,25 +84,14 @@ class ScenarioReport : public Report {
         .add("exposed_ms", median_of(exposed))
         .add("joules_per_gpu", when(joules_each.has_value(), joules_each.value_or(0) / ranks))
         .add("joules_per_iteration", per_iteration)
+        .add("energy_reason", per_iteration ? std::nullopt : std::optional<std::string>(why_no_energy(run_s)))
         .add("run_s", run_s)
         .add("run_joules_per_gpu", when(run_joules.has_value(), run_each))
         .add("run_joules_all_gpus", run_joules)
         .add("watts_per_gpu", when(run_joules.has_value(), run_each / run_s));
-    std::printf("#\n# Median iteration      :%s ms; compute%s, communication%s, exposed%s\n",
-                cells({median_of(step)}).c_str(), cells({median_of(compute)}).c_str(),
-                cells({median_of(communication)}).c_str(), cells({median_of(exposed)}).c_str());
-    std::printf("# Whole run             : %.3f s, ", run_s);
-    if (run_joules) {
-      std::printf("%g J per GPU, %g W\n", run_each, run_each / run_s);
-    } else {
-      std::printf("energy N/A\n");
-    }
-    if (per_iteration) {
-      std::printf("# Energy per iteration  : %g J of all GPUs\n#\n", *per_iteration);
-    } else {
-      std::printf("# Energy per iteration  : not known (%s)\n#\n", why_no_energy(run_s));
-    }
   }
+
+  json::Object summary() const override { return summary_; }
 
  private:
   struct End {
@@ -158,16 +125,8 @@ class ScenarioReport : public Report {
     return sum / board_.ranks();
   }
 
-  static std::string cells(const std::vector<std::optional<double>>& times) {
-    std::string text;
-    for (const auto& each : times) text += cell(each, 2, 9);
-    return text;
-  }
-
-  json::Object iteration_object(const IterationNews& iteration) const {
+  json::Object times_object(const IterationNews& iteration) const {
     const auto [step_ms, end_ns] = end_of(iteration);
-    const auto all = joules(iteration.start_ns, end_ns);
-    const double each = all.value_or(0) / board_.ranks();
     return json::Object()
         .add("iteration", iteration.iteration)
         .add("warmup", iteration.warmup != 0)
@@ -178,7 +137,14 @@ class ScenarioReport : public Report {
         .add("compute_ms_of_ranks", of_ranks(iteration, &IterationTimes::compute_ms))
         .add("exposed_ms_of_ranks", of_ranks(iteration, &IterationTimes::exposed_ms))
         .add("start_ns", iteration.start_ns)
-        .add("end_ns", end_ns)
+        .add("end_ns", end_ns);
+  }
+
+  json::Object iteration_object(const IterationNews& iteration) const {
+    const auto [step_ms, end_ns] = end_of(iteration);
+    const auto all = joules(iteration.start_ns, end_ns);
+    const double each = all.value_or(0) / board_.ranks();
+    return times_object(iteration)
         .add("joules_per_gpu", when(all.has_value(), each))
         .add("joules_all_gpus", all)
         .add("watts_per_gpu", when(all.has_value(), each / step_ms * 1e3))
@@ -208,6 +174,7 @@ class ScenarioReport : public Report {
 
   const Scenario& scenario_;
   std::vector<IterationNews> iterations_;
+  json::Object summary_;
 };
 
 }  // namespace

@@ -1,9 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "bench/sampler.h"
 
+#include <strings.h>
+
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <cstring>
+#include <span>
 
 namespace powerccl::bench {
 namespace {
@@ -69,25 +73,46 @@ std::optional<double> joules_between(const std::vector<EnergyUpdate>& updates, u
 }
 
 Sampler::Sampler(const Board& board, int pause_ms) : pause_ms_(pause_ms), gpus_(static_cast<size_t>(board.ranks())) {
-  nvml_ = NvmlApi::load(reason_);
-  if (nvml_ == nullptr) return;
+  device::Error error;
+  if (device::sampling_open(&sampling_, &error) != device::kOk) {
+    reason_ = error.text;
+    return;
+  }
   for (size_t rank = 0; rank < gpus_.size(); ++rank) {
     Gpu& gpu = gpus_[rank];
-    gpu.device = nvml_->find(board.about[rank].uuid, board.about[rank].pci);
+    gpu.device = find(board.about[rank]);
     if (gpu.device == nullptr) {
       reason_ = "NVML does not know GPU " + std::string(board.about[rank].uuid);
       continue;
     }
-    unsigned long long energy = 0;
-    unsigned int power = 0;
-    gpu.counts = nvml_->total_energy != nullptr && nvml_->total_energy(gpu.device, &energy) == NVML_SUCCESS;
-    gpu.reads_power = nvml_->power_usage != nullptr && nvml_->power_usage(gpu.device, &power) == NVML_SUCCESS;
+    gpu.counts = read(gpu, device::kEnergyUj).has_value();
+    gpu.reads_power = read(gpu, device::kPowerMw).has_value();
     if (!gpu.counts && !gpu.reads_power) reason_ = "NVML tells neither energy nor power of this GPU";
   }
 }
 
 Sampler::~Sampler() {
   stop();
+  device::sampling_close(&sampling_);
+}
+
+// By UUID, else by PCI address, whose domain has more digits in NVML than in CUDA.
+const device::SampledGpu* Sampler::find(const RankAbout& about) const {
+  const std::string pci = about.pci;
+  for (const auto& gpu : std::span(sampling_.gpu, sampling_.gpu_count)) {
+    if (*about.uuid != '\0' && std::string(about.uuid) == gpu.uuid) return &gpu;
+  }
+  for (const auto& gpu : std::span(sampling_.gpu, sampling_.gpu_count)) {
+    const size_t digits = std::strlen(gpu.pci);
+    if (!pci.empty() && digits >= pci.size() && strcasecmp(gpu.pci + digits - pci.size(), about.pci) == 0) return &gpu;
+  }
+  return nullptr;
+}
+
+std::optional<int64_t> Sampler::read(const Gpu& gpu, device::Metric metric, device::Error* error) const {
+  int64_t value = 0;
+  const int code = device::sample(&sampling_, gpu.device, metric, &value, error);
+  return code == device::kOk ? std::optional(value) : std::nullopt;
 }
 
 void Sampler::stop() {
@@ -101,7 +126,7 @@ bool Sampler::counts() const {
 }
 
 void Sampler::start() {
-  if (nvml_ != nullptr && !thread_.joinable()) thread_ = std::thread([this] { loop(); });
+  if (sampling_.nvml != nullptr && !thread_.joinable()) thread_ = std::thread([this] { loop(); });
 }
 
 void Sampler::loop() {
@@ -113,31 +138,25 @@ void Sampler::loop() {
   }
 }
 
-void Sampler::note(nvmlReturn_t result, const char* call) {
-  if (result == NVML_SUCCESS) return;
-  const std::lock_guard lock(mutex_);
-  if (trouble_.empty()) trouble_ = std::string(call) + ": " + nvml_->text(result);
-}
-
 void Sampler::sample_energy(Gpu& gpu) {
   // NVML calls stay outside the lock: an energy read takes milliseconds.
   const uint64_t asked_ns = monotonic_ns();
-  unsigned long long energy_mj = 0;
-  unsigned int power_mw = 0;
-  const nvmlReturn_t result =
-      gpu.counts ? nvml_->total_energy(gpu.device, &energy_mj) : nvml_->power_usage(gpu.device, &power_mw);
-  note(result, gpu.counts ? "energy counter" : "power reading");
-  if (result != NVML_SUCCESS) return;
+  device::Error error;
+  const auto reading = read(gpu, gpu.counts ? device::kEnergyUj : device::kPowerMw, &error);
   const uint64_t now = monotonic_ns();
   const std::lock_guard lock(mutex_);
+  if (!reading) {
+    if (trouble_.empty()) trouble_ = error.text;
+    return;
+  }
   if (gpu.counts) {
-    if (gpu.seen_ns != 0 && energy_mj != gpu.counter_mj) {
+    if (gpu.seen_ns != 0 && *reading != gpu.counter_uj) {
       const uint64_t slack = (now - gpu.seen_ns) / 2;
-      gpu.updates.push_back({now - slack, slack, static_cast<double>(energy_mj) * 1e-3});
+      gpu.updates.push_back({now - slack, slack, static_cast<double>(*reading) * 1e-6});
     }
-    gpu.counter_mj = energy_mj;
+    gpu.counter_uj = *reading;
   } else {
-    const double watts = power_mw * 1e-3;
+    const double watts = static_cast<double>(*reading) * 1e-3;
     if (gpu.seen_ns != 0)
       gpu.power_joules += (watts + gpu.last_watts) / 2 * static_cast<double>(now - gpu.seen_ns) * 1e-9;
     gpu.last_watts = watts;
@@ -148,22 +167,15 @@ void Sampler::sample_energy(Gpu& gpu) {
 
 void Sampler::sample(Gpu& gpu, bool slow_ones_too) {
   if (gpu.counts || gpu.reads_power) sample_energy(gpu);
-  unsigned int mhz = 0;
-  if (nvml_->clock_info != nullptr && nvml_->clock_info(gpu.device, NVML_CLOCK_SM, &mhz) == NVML_SUCCESS) {
+  if (const auto mhz = read(gpu, device::kSmClockMhz)) {
     const std::lock_guard lock(mutex_);
-    gpu.clocks.push_back({monotonic_ns(), mhz});
+    gpu.clocks.push_back({monotonic_ns(), static_cast<unsigned int>(*mhz)});
   }
   if (!slow_ones_too) return;
-  unsigned int celsius = 0;
-  unsigned long long throttle = 0;
-  const bool warm =
-      nvml_->temperature != nullptr && nvml_->temperature(gpu.device, NVML_TEMPERATURE_GPU, &celsius) == NVML_SUCCESS;
-  const bool throttled =
-      nvml_->throttle_reasons != nullptr && nvml_->throttle_reasons(gpu.device, &throttle) == NVML_SUCCESS;
+  const auto celsius = read(gpu, device::kTemperatureC), throttle = read(gpu, device::kThrottleReasons);
   const std::lock_guard lock(mutex_);
-  if (warm) gpu.temperature_c = celsius;
-  gpu.throttle_known = gpu.throttle_known || throttled;
-  gpu.throttle = throttle;
+  if (celsius) gpu.temperature_c = static_cast<double>(*celsius);
+  if (throttle) gpu.throttle_reasons = static_cast<unsigned long long>(*throttle);
 }
 
 Window Sampler::window(uint64_t from_ns, uint64_t to_ns) {
@@ -181,7 +193,7 @@ Window Sampler::window(uint64_t from_ns, uint64_t to_ns) {
     }
     if (gpu.temperature_c)
       result.temperature_c = std::max(result.temperature_c.value_or(0), gpu.temperature_c.value_or(0));
-    if (gpu.throttle_known) result.throttle_reasons = result.throttle_reasons.value_or(0) | gpu.throttle;
+    if (gpu.throttle_reasons) result.throttle_reasons = result.throttle_reasons.value_or(0) | *gpu.throttle_reasons;
     const auto power = steady_power(gpu.updates, from_ns, to_ns);
     if (!power || power->updates < kLeastPeriods) continue;
     ++measured;
@@ -240,26 +252,12 @@ void Sampler::forget_before(uint64_t ns) {
   }
 }
 
-std::string Sampler::driver() const {
-  char text[128] = "";
-  if (nvml_ != nullptr && nvml_->driver_version != nullptr) nvml_->driver_version(text, sizeof text);
-  return text;
-}
-
 std::optional<std::string> Sampler::nvlinks() const {
-  if (nvml_ == nullptr || nvml_->nvlink_state == nullptr) return std::nullopt;
   std::string all, first;
   bool alike = true;
   for (const Gpu& gpu : gpus_) {
-    if (gpu.device == nullptr) return std::nullopt;
-    int active = 0;
-    for (unsigned int link = 0; link < NVML_NVLINK_MAX_LINKS; ++link) {
-      nvmlEnableState_t state = NVML_FEATURE_DISABLED;
-      const nvmlReturn_t result = nvml_->nvlink_state(gpu.device, link, &state);
-      if (result == NVML_ERROR_NOT_SUPPORTED || result == NVML_ERROR_INVALID_ARGUMENT) break;  // no more of them
-      if (result != NVML_SUCCESS) return std::nullopt;
-      if (state == NVML_FEATURE_ENABLED) ++active;
-    }
+    const int active = gpu.device != nullptr ? device::active_nvlinks(&sampling_, gpu.device) : -1;
+    if (active < 0) return std::nullopt;
     const std::string count = std::to_string(active);
     if (all.empty()) first = count;
     alike = alike && count == first;
@@ -268,20 +266,9 @@ std::optional<std::string> Sampler::nvlinks() const {
   return alike ? first : all;
 }
 
-std::string Sampler::emulated_platform() const {
-  char text[128] = "";
-  if (nvml_ != nullptr && nvml_->emulated_platform != nullptr) nvml_->emulated_platform(text, sizeof text);
-  return text;
-}
-
 std::optional<int> Sampler::nvml_index(int rank) const {
-  unsigned int index = 0;
-  const nvmlDevice_t device = gpus_[static_cast<size_t>(rank)].device;
-  if (device == nullptr || nvml_->device_get_index == nullptr ||
-      nvml_->device_get_index(device, &index) != NVML_SUCCESS) {
-    return std::nullopt;
-  }
-  return static_cast<int>(index);
+  const auto* device = gpus_[static_cast<size_t>(rank)].device;
+  return device != nullptr ? std::optional(static_cast<int>(device->index)) : std::nullopt;
 }
 
 std::string Sampler::trouble() {

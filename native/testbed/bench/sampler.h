@@ -8,7 +8,6 @@
 #define POWERCCL_BENCH_SAMPLER_H
 #include <atomic>
 #include <cstdint>
-#include <memory>
 #include <mutex>
 #include <optional>
 #include <string>
@@ -16,7 +15,7 @@
 #include <vector>
 
 #include "bench/board.h"
-#include "bench/nvml_api.h"
+#include "device/nvml_sample.h"
 
 namespace powerccl::bench {
 
@@ -68,12 +67,11 @@ class Sampler {
   void wait_past(uint64_t ns);
   void forget_before(uint64_t ns);
 
-  std::string driver() const;
+  std::string driver() const { return sampling_.driver; }
   // Active NVLinks of each GPU: "18", or "12 12 4 4" where they differ. Nothing if NVML does not say.
   std::optional<std::string> nvlinks() const;
-  std::string emulated_platform() const;  // "" for real GPUs
+  std::string emulated_platform() const { return sampling_.emulated_platform; }  // "" for real GPUs
   std::optional<int> nvml_index(int rank) const;
-  bool emulated() const { return nvml_ != nullptr && nvml_->emulated; }
   // Failures that NVML answered while it was sampled, once it had worked: "" or the first one's text.
   std::string trouble();
 
@@ -83,23 +81,23 @@ class Sampler {
     unsigned int mhz;
   };
   struct Gpu {
-    nvmlDevice_t device = nullptr;
+    const device::SampledGpu* device = nullptr;  // null: NVML does not know it
     bool counts = false, reads_power = false;
     uint64_t seen_ns = 0;
-    unsigned long long counter_mj = 0;
+    int64_t counter_uj = 0;
     double power_joules = 0, last_watts = 0;  // power integrated by us, where there is no counter
     std::vector<EnergyUpdate> updates;
     std::vector<ClockSample> clocks;
     std::optional<double> temperature_c;
-    unsigned long long throttle = 0;
-    bool throttle_known = false;
+    std::optional<unsigned long long> throttle_reasons;
   };
   void loop();
   void sample(Gpu& gpu, bool slow_ones_too);
   void sample_energy(Gpu& gpu);
-  void note(nvmlReturn_t result, const char* call);
+  const device::SampledGpu* find(const RankAbout& about) const;
+  std::optional<int64_t> read(const Gpu& gpu, device::Metric metric, device::Error* error = nullptr) const;
 
-  std::unique_ptr<NvmlApi> nvml_;
+  device::Sampling sampling_;
   std::string reason_, trouble_;
   int pause_ms_;
   std::mutex mutex_;

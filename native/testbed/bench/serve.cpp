@@ -300,7 +300,7 @@ int take_stdout() {
 }  // namespace
 
 int serve(const Options& options, const Setting& setting) {
-  if (const auto place = launcher_place(); options.gpus == 0 && place && place->ranks > 1) {
+  if (const auto place = launcher_place(options); options.gpus == 0 && place && place->ranks > 1) {
     throw Failure(kExitUsage, "serve starts its ranks itself", "run it once a host, without torchrun, mpirun or srun");
   }
   const int replies = take_stdout();

@@ -104,18 +104,4 @@ std::vector<size_t> sizes_between(size_t first, size_t last, size_t step_bytes, 
   return sizes;
 }
 
-std::string cell(std::optional<double> value, int decimals, int width) {
-  char text[48];
-  if (value) {
-    std::snprintf(text, sizeof text, "  %*.*f", width, decimals, *value);
-  } else {
-    std::snprintf(text, sizeof text, "  %*s", width, "N/A");
-  }
-  return text;
-}
-
-std::string short_cell(std::optional<double> value, int width) {
-  return cell(value, !value || *value >= 1000 ? 1 : *value >= 10 ? 2 : 3, width);
-}
-
 }  // namespace powerccl::bench

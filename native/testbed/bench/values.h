@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Values as users write them, in options and files; figures as columns of the tables on stdout; whole files.
+// Values as users write them, in options and files; whole files.
 #ifndef POWERCCL_BENCH_VALUES_H
 #define POWERCCL_BENCH_VALUES_H
 #include <cstddef>
@@ -26,11 +26,6 @@ std::string environment(const char* name);
 
 // From `first` to `last` by `step_bytes`, or by `factor` where that is 0.
 std::vector<size_t> sizes_between(size_t first, size_t last, size_t step_bytes, double factor);
-
-// Right-aligned; N/A where nothing is known.
-std::string cell(std::optional<double> value, int decimals, int width);
-// Four significant digits at most, as far as they fit: small times need decimals, large ones room.
-std::string short_cell(std::optional<double> value, int width);
 
 }  // namespace powerccl::bench
 #endif

@@ -12,14 +12,15 @@ from typing import NoReturn
 
 import click
 
-from powerccl.commandline.output import fail
+from powerccl.commandline.output import fail, say
 from powerccl.errors import PowercclError
-from powerccl.launch.child import ChildNotStartedError, run_child
+from powerccl.launch.child import ChildNotStartedError
 from powerccl.launch.emulation import Emulation, emulated_platform
-from powerccl.launch.native import BENCH, BENCH_MPI, find_native
+from powerccl.launch.native import BENCH, BENCH_MPI, NativeFiles, find_native
 
-# An MPI launcher has started this process when one of them is set.
 INVALID = 3  # exit code, as powerccl-bench's own
+# A launcher has started this process when one of them is set: of powerccl-bench, and of powerccl-bench-mpi.
+_GPU_RANK_VARIABLES = ("RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID")
 _RANK_VARIABLES = ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK")
 
 
@@ -37,8 +38,9 @@ def command(
 ) -> int:
     """Measure collectives, or replay the job of a scenario file.
 
-    Bench starts powerccl-bench. OPTIONS are those of NCCL tests and more; `powerccl bench -- --help` lists them.
-    The exit code is powerccl-bench's.
+    Bench starts powerccl-bench and prints tables of its results. OPTIONS are those of NCCL tests and more;
+    `powerccl bench -- --help` lists them. The exit code is powerccl-bench's. `--json-lines -` prints a line of JSON
+    for each result instead of tables. `--clocks` of real GPUs needs --set-clocks, and leases from powerccld.
 
     With --mpi, bench measures an MPI library instead: latency and bandwidth by the conventions of the OSU benchmarks,
     and the cost of waiting. `powerccl bench --mpi -- --help` lists its tests. Under mpiexec or srun, start it on each
@@ -55,21 +57,17 @@ def command(
     if mpi:
         if emulate:
             fail("--mpi and --emulate do not go together", "MPI is measured on this machine's own CPUs")
-        _run_mpi([str(native.path(BENCH_MPI)), *rest], count or ranks, mpiexec)
+        return _run_mpi(native, rest, count or ranks, mpiexec)
     if ranks is not None or mpiexec:
         fail("--ranks and --mpiexec are options of --mpi", "powerccl bench --mpi -n 2 allreduce; GPUs are chosen by -g")
     if count is not None:
         rest = ["-n", str(count), *rest]  # powerccl-bench's own: iterations
-    program = str(native.path(BENCH))
     if not emulate:
-        os.execv(program, [program, *rest])
+        return _measure(native, [str(native.path(BENCH))], rest, os.environ)
     platform = emulated_platform(native, emulate)
     emulation = Emulation(native, platform, None)
     with emulation:
-        try:
-            code = run_child([program, *rest], emulation.environment(os.environ)).code
-        except ChildNotStartedError as error:
-            fail(str(error), f"reinstall powerccl: {Path(program)} does not run here", error.code)
+        code = _measure(native, [str(native.path(BENCH))], rest, emulation.environment(os.environ))
     # A scenario runs as a job does, in real time; powerccl-bench itself sees to its other modes.
     if code == 0 and rest[:1] == ["scenario"] and emulation.problem:
         fail(emulation.problem, "run it on an idle machine, or with fewer ranks (-g)", INVALID)
@@ -88,29 +86,38 @@ def become_bench_mpi() -> NoReturn:
 
 def _become(name: str) -> NoReturn:
     try:
-        program = str(find_native().path(name))
-        os.execv(program, [program, *sys.argv[1:]])
+        native = find_native()
+        sys.exit(_measure(native, [str(native.path(name))], sys.argv[1:], os.environ))
     except PowercclError as error:
         fail(error.message, error.hint)
 
 
-def _run_mpi(program: list[str], ranks: int | None, mpiexec: str) -> NoReturn:
-    """Become powerccl-bench-mpi where a launcher has started us, else become a launcher of it."""
+def _measure(native: NativeFiles, program: list[str], options: list[str], environment: Mapping[str, str]) -> int:
+    from powerccl.bench.shown import measure
+
+    if program[0] == str(native.path(BENCH)) and any(name in environment for name in _GPU_RANK_VARIABLES):
+        options = [*options, "--launched-by", str(os.getppid())]  # ranks of one launch recognise each other by it
+    try:
+        return measure(native, program, options, environment, say)
+    except ChildNotStartedError as error:
+        fail(str(error), f"reinstall powerccl: {program[0]} does not run here", error.code)
+
+
+def _run_mpi(native: NativeFiles, options: list[str], ranks: int | None, mpiexec: str) -> int:
+    """Run powerccl-bench-mpi as the rank that a launcher has made of this process, else a launcher of it."""
+    program = str(native.path(BENCH_MPI))
     if any(name in os.environ for name in _RANK_VARIABLES):
         if ranks is not None or mpiexec:
             fail("-n and --mpiexec: an MPI launcher has started this already", "give the number of ranks to it")
-        os.execv(program[0], program)
-    if any(word in ("-h", "--help", "--version") for word in program[1:]):
-        os.execv(program[0], program)
+        return _measure(native, [program], options, os.environ)
+    if any(word in ("-h", "--help", "--version") for word in options):
+        return _measure(native, [program], options, os.environ)
     launcher = find_launcher(mpiexec, os.environ)
     count = ranks or 2
     # Open MPI, 5 and 4, refuses more ranks than cores unless they are allowed explicitly.
     allowed = {"PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe", "OMPI_MCA_rmaps_base_oversubscribe": "1"}
     environment = {**(allowed if count > (os.cpu_count() or 1) else {}), **os.environ}
-    try:
-        os.execve(launcher, [launcher, "-n", str(count), *program], environment)
-    except OSError as error:
-        fail(f"cannot run {launcher}: {error.strerror}", "name the mpiexec of your MPI library with --mpiexec")
+    return _measure(native, [launcher, "-n", str(count), program], options, environment)
 
 
 def find_launcher(named: str, environment: Mapping[str, str]) -> str:

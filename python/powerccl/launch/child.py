@@ -136,10 +136,12 @@ class _Quiet(suppress, ContextDecorator):
     """Keeps exceptions of a function to itself."""
 
 
-def start_thread(target: Callable[[], None], name: str) -> None:
+def start_thread(target: Callable[[], None], name: str) -> threading.Thread:
     """Start a thread that no signal is delivered to: signals are the main thread's, which passes them to the job."""
     with signals_blocked(signal.valid_signals()):
-        threading.Thread(target=_Quiet(Exception)(target), name=name, daemon=True).start()
+        thread = threading.Thread(target=_Quiet(Exception)(target), name=name, daemon=True)
+        thread.start()
+        return thread
 
 
 @contextmanager

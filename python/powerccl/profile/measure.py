@@ -20,6 +20,7 @@ from pathlib import Path
 from types import TracebackType
 
 from powerccl.analysis.findings import Clocks
+from powerccl.bench.clocks import SweptClocks
 from powerccl.bench.process import environment_of, gpus_to_profile, make_work_folder
 from powerccl.errors import PowercclError
 from powerccl.launch.emulation import platform_name
@@ -41,7 +42,6 @@ from powerccl.platforms.measurements import (
 from powerccl.platforms.policy_table import events_only_table, overhead_points
 from powerccl.platforms.schema import ClockSwitch, PlatformProfile
 from powerccl.platforms.store import PROFILES, load_profile
-from powerccl.profile.swept_clocks import SweptClocks
 
 POLL_S = 0.2
 EMULATED_S = "0.6"  # of a point: energy counters of some emulated servers change every 100 ms, as those of real GPUs
@@ -202,9 +202,7 @@ class Profiling:
         self, stem: str, clocks: list[int], moved: Callable[[int], None]
     ) -> tuple[BenchHeader, list[BenchPoint]]:
         file, log = self.work / f"{stem}.jsonl", self.work / f"{stem}.log"
-        more = (
-            ["--clocks", ",".join(map(str, clocks)), *(["--set-clocks"] if self.set_clocks else [])] if clocks else []
-        )
+        more = ["--clocks", ",".join(map(str, clocks))] if clocks else []
         for arguments in self._arguments(file):
             self._watch_bench([*arguments, *more], log, bool(clocks), lambda: moved(_count_lines(file)))
         header, points = read_bench_lines(file)

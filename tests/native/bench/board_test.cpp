@@ -161,19 +161,19 @@ class LauncherPlaceTest : public testing::Test {
 };
 
 TEST_F(LauncherPlaceTest, IsThatOfOneHost) {
-  EXPECT_FALSE(launcher_place());
+  EXPECT_FALSE(launcher_place({}));
   for (const auto& [name, value] : {std::pair{"RANK", "3"}, {"WORLD_SIZE", "4"}, {"LOCAL_RANK", "3"}}) {
     setenv(name, value, 1);
   }
   setenv("LOCAL_WORLD_SIZE", "4", 1);
-  const auto place = launcher_place();
+  const auto place = launcher_place({});
   ASSERT_TRUE(place);
   EXPECT_EQ(place->rank, 3);
   EXPECT_EQ(place->ranks, 4);
   EXPECT_EQ(place->local_rank, 3);
   EXPECT_EQ(place->key.find('/'), std::string::npos);
   setenv("WORLD_SIZE", "8", 1);
-  EXPECT_THROW(launcher_place(), Failure);
+  EXPECT_THROW(launcher_place({}), Failure);
 }
 
 }  // namespace

@@ -146,11 +146,6 @@ void report_size(const Options& options, const Mpi& mpi, Report& report, size_t 
   const double all_wrong = mpi.sum(wrong);
   report.count_wrong(all_wrong);
   if (!mpi.leads()) return;
-  double cpu_s = 0;
-  for (const double each : cpus) cpu_s += each;
-  const double cpu_pct = 100 * cpu_s / (loops.max * mpi.size());
-  report.say("%12zu %12.3f %12.3f %12.3f %12.3f %12.1f %8.0f\n", bytes, means.mean, means.min, means.max, medians.mean,
-             cpu_pct, all_wrong);
   json::Object result;
   result.add("test", info_of(options.test).name).add("size_bytes", bytes).add("iterations", iterations.measured);
   result.add("warmup", iterations.warmup).add("back_to_back", options.back_to_back);
@@ -164,8 +159,6 @@ void report_size(const Options& options, const Mpi& mpi, Report& report, size_t 
 }  // namespace
 
 void run_collective(const Options& options, const Mpi& mpi, Report& report) {
-  report.say("%12s %12s %12s %12s %12s %12s %8s\n", "size_bytes", "avg_us", "min_us", "max_us", "median_us", "cpu_pct",
-             "wrong");
   std::vector<size_t> sizes{0};
   if (options.test != Test::kBarrier) sizes = sizes_of(options, info_of(options.test).reduces() ? sizeof(float) : 1);
   for (const size_t bytes : sizes) {

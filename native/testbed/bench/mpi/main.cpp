@@ -51,7 +51,7 @@ int run(int argc, char** argv) {
   int code = kExitOk;
   try {
     run_test(options, *mpi, report);
-    report.write();
+    report.conclude();
     code = report.wrong() ? kExitWrongElements : kExitOk;
   } catch (const Failure& failure) {
     // All ranks find the same fault before they communicate, except for a file that rank 0 cannot write.

@@ -99,11 +99,6 @@ void run_point_to_point(const Options& options, const Mpi& mpi, Report& report) 
         "mpiexec -n 2");
   }
   const bool latency = options.test == Test::kLatency;
-  if (latency) {
-    report.say("%12s %12s %12s %12s %12s %8s\n", "size_bytes", "avg_us", "median_us", "low_us", "high_us", "wrong");
-  } else {
-    report.say("%12s %12s %14s %12s %8s\n", "size_bytes", "mb_per_s", "median_mb_per_s", "messages_per_s", "wrong");
-  }
   for (const size_t bytes : sizes_of(options, 1)) {
     const Iterations iterations = iterations_of(options, bytes);
     Pair pair(options, mpi, bytes);
@@ -124,16 +119,12 @@ void run_point_to_point(const Options& options, const Mpi& mpi, Report& report) 
     result.add("test", info_of(options.test).name).add("size_bytes", bytes).add("iterations", iterations.measured);
     result.add("warmup", iterations.warmup);
     if (latency) {
-      report.say("%12zu %12.3f %12.3f %12.3f %12.3f %8.0f\n", bytes, spread.mean, spread.median, spread.low,
-                 spread.high, wrong);
       result.add("avg_us", spread.mean).add("min_us", spread.min).add("max_us", spread.max);
       result.add("median_us", spread.median).add("low_us", spread.low).add("high_us", spread.high);
     } else {
       const double messages = options.window * (options.test == Test::kBothWays ? 2.0 : 1.0);
       // A byte a microsecond is a megabyte (1e6, as OSU counts) a second.
       const double mb = messages * static_cast<double>(bytes);
-      report.say("%12zu %12.2f %14.2f %14.0f %8.0f\n", bytes, mb / spread.mean, mb / spread.median,
-                 1e6 * messages / spread.mean, wrong);
       result.add("window", options.window).add("mb_per_s", mb / spread.mean).add("median_mb_per_s", mb / spread.median);
       result.add("low_mb_per_s", mb / spread.high).add("high_mb_per_s", mb / spread.low);
       result.add("messages_per_s", 1e6 * messages / spread.mean);

@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstdarg>
 #include <cstdio>
 #include <cstdlib>
 #include <limits>
@@ -99,26 +98,24 @@ Report::Report(const Options& options, const Mpi& mpi)
       mpi.size() == 1 ? "" : "s", mpi.version().c_str(), mpi.abi().name, mpi.path().c_str());
 }
 
-void Report::say(const char* format, ...) const {
+void Report::write_line(const char* type, const json::Object& object) const {
   if (!mpi_.leads()) return;
-  va_list arguments;
-  va_start(arguments, format);
-  std::vprintf(format, arguments);
-  va_end(arguments);
+  std::puts(json::Object().add("type", type).merge(object).text().c_str());
   std::fflush(stdout);
 }
 
-void Report::write() const {
+void Report::add(const json::Object& result) {
+  results_.push_back(result.raw());
+  write_line("result", result);
+}
+
+void Report::conclude() const {
+  json::Object ending;
+  ending.add("finished", true).add("error", std::nullopt).add("seconds", 1e-6 * us_since(started_ns_));
+  write_line("summary", json::Object().merge(ending).merge(summary_));
   if (!mpi_.leads() || options_.json.empty()) return;
-  const TestInfo& test = info_of(options_.test);
-  json::Object file;
-  file.add("schema", 1).add("mode", test.mode).add("test", test.name).add("version", kVersion).add("finished", true);
-  file.add("error", std::nullopt).add("command", options_.command).add("started_unix_s", started_unix_s_);
-  file.add("seconds", 1e-6 * us_since(started_ns_)).add("host", host_name()).add("mpi_version", mpi_.version());
-  file.add("mpi_abi", mpi_.abi().name).add("mpi_path", mpi_.path()).add("ranks", mpi_.size());
-  file.add("environment", waiting_variables().raw()).add("compute_us", options_.compute_us);
-  file.add("imbalance_us", options_.imbalance_us).add("imbalance_pct", options_.imbalance_pct);
-  file.add("results", results_).add("summary", summary_.raw());
+  json::Object file = header_;
+  file.merge(ending).add("results", results_).add("summary", summary_.raw());
   const std::string reason = write_whole(options_.json, file.text() + "\n");
   if (!reason.empty()) throw Failure(kExitMissing, "--json: " + reason);
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What rank 0 says of the tests: a table on stdout and, with --json, one object (docs/reference/bench.md). And what all
-// tests measure with.
+// What rank 0 says of the tests: lines of JSON on stdout and, with --json, one object (docs/reference/bench.md). And
+// what all tests measure with.
 #ifndef POWERCCL_BENCH_MPI_REPORT_H
 #define POWERCCL_BENCH_MPI_REPORT_H
 #include <cstdint>
@@ -30,20 +30,22 @@ struct Spread {
 class Report {
  public:
   Report(const Options& options, const Mpi& mpi);
-  // printf to stdout on rank 0, nowhere on the others.
-  void say(const char* format, ...) const __attribute__((format(printf, 2, 3)));
-  void add(const json::Object& result) { results_.push_back(result.raw()); }
+  // The result of a size, wait or rank. Rank 0 writes its line.
+  void add(const json::Object& result);
   void summarise(const json::Object& summary) { summary_ = summary; }
   void count_wrong(double elements) { wrong_ += elements; }
   bool wrong() const { return wrong_ > 0; }
-  // Writes the JSON file on rank 0. Throws Failure.
-  void write() const;
+  // Ends the lines and writes the JSON file on rank 0. Throws Failure.
+  void conclude() const;
 
  private:
+  void write_line(const char* type, const json::Object& object) const;
+
   const Options& options_;
   const Mpi& mpi_;
-  double started_unix_s_, wrong_ = 0;
+  double wrong_ = 0;
   int64_t started_ns_;
+  json::Object header_;
   std::vector<json::Raw> results_;
   json::Object summary_;
 };

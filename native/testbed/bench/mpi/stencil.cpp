@@ -147,9 +147,6 @@ void run_stencil(const Options& options, const Mpi& mpi, Report& report) {
   const std::vector<double> cpus = mpi.gather(cpu_s);
   const std::vector<double> computes = mpi.gather(compute_s);
   if (!mpi.leads()) return;
-  report.say("# iterations: %d, sweeps in each: %d over %d x %d cells, the last rank %g %% more\n", stencil.iterations,
-             sweeps, stencil.rows, stencil.columns, options.imbalance_pct);
-  report.say("%6s %10s %10s %10s\n", "rank", "cpu_s", "compute_s", "mpi_s");
   double total_s = 0;
   for (size_t rank = 0; rank < cpus.size(); ++rank) {
     total_s += cpus[rank];
@@ -157,10 +154,7 @@ void run_stencil(const Options& options, const Mpi& mpi, Report& report) {
     result.add("rank", rank).add("cpu_s", cpus[rank]).add("compute_s", computes[rank]);
     result.add("mpi_s", runs.max - computes[rank]);
     report.add(result);
-    report.say("%6zu %10.4f %10.4f %10.4f\n", rank, cpus[rank], computes[rank], runs.max - computes[rank]);
   }
-  report.say("run %.4f s, cpu %.4f s, residual %.6g, checksum %.12g\n", runs.max, total_s, std::sqrt(residual),
-             checksum);
   json::Object summary;
   summary.add("run_s", runs.max).add("cpu_s", total_s).add("step_us", Spread::of(steps_us).json());
   summary.add("iterations", stencil.iterations).add("sweeps", sweeps).add("rows", stencil.rows);

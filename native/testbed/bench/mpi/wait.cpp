@@ -12,7 +12,6 @@ namespace {
 constexpr int kTag = 7;
 constexpr int kWarmup = 3;
 constexpr double kWarmupUs = 200;
-constexpr int kMostRows = 20;
 
 struct Waited {
   double waited_us = 0, cpu_us = 0, process_cpu_us = 0, late_us = 0;
@@ -58,8 +57,6 @@ void run_wait(const Options& options, const Mpi& mpi, Report& report) {
                   "mpiexec -n 2; with --collective there may be more");
   }
   for (int i = 0; i < kWarmup; ++i) one_wait(mpi, kWarmupUs, wait.collective);
-  report.say("# %s of %g us, repeated: %d\n%10s %14s %12s %12s %12s\n", wait.collective ? "MPI_Barrier" : "MPI_Recv",
-             wait.wait_us, wait.repeat, "repeat", "waited_us", "cpu_us", "cpu_pct", "late_us");
   std::vector<double> waited_us;
   std::vector<double> cpu_us;
   std::vector<double> process_cpu_us;
@@ -75,19 +72,11 @@ void run_wait(const Options& options, const Mpi& mpi, Report& report) {
     result.add("repeat", i).add("waited_us", one.waited_us).add("cpu_us", one.cpu_us);
     result.add("process_cpu_us", one.process_cpu_us).add("late_us", one.late_us);
     report.add(result);
-    if (wait.repeat <= kMostRows) {
-      report.say("%10d %14.2f %12.2f %12.2f %12.2f\n", i, one.waited_us, one.cpu_us, 100 * one.cpu_us / one.waited_us,
-                 one.late_us);
-    }
   }
   if (!mpi.leads()) return;
   const Spread waited = Spread::of(waited_us);
   const Spread cpu = Spread::of(cpu_us);
   const Spread late = Spread::of(late_us);
-  report.say("%10s %14.2f %12.2f %12.2f %12.2f\n", "median", waited.median, cpu.median,
-             100 * cpu.median / waited.median, late.median);
-  report.say("%10s %14.2f %12.2f %12s %12.2f\n%10s %14.2f %12.2f %12s %12.2f\n", "25 %", waited.low, cpu.low, "",
-             late.low, "75 %", waited.high, cpu.high, "", late.high);
   json::Object summary;
   summary.add("wait_us", wait.wait_us).add("repeat", wait.repeat).add("collective", wait.collective);
   summary.add("waited_us", waited.json()).add("cpu_us", cpu.json());

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The clocks of a profile through leases: this process holds the GPUs, powerccl-bench asks it for each clock."""
+"""Clocks for powerccl-bench through leases: this process holds the GPUs, powerccl-bench asks it for each clock."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _REQUEST = struct.Struct("=i")
 _ANSWER = struct.Struct("=240s")
 _SWITCHES = 4  # to a clock and back, timed
 _PAUSE = 1.2e-3  # seconds to wait, of each millisecond that the daemon wants between two clocks
-_WITHOUT = "POWERCCL_CLOCKS=dry profiles the present clock, without setting any"
+_WITHOUT = "POWERCCL_CLOCKS=dry measures at the present clock, without setting any"
 
 
 class SweptClocks:
@@ -38,15 +38,17 @@ class SweptClocks:
         environment: Mapping[str, str],
         emulated: bool,
         say: Callable[[str], None],
+        most: int = 0,
     ) -> None:
+        """`most`: the first so many GPUs; 0: all."""
         self._say = say
         self._refused = False
         self._bench: socket.socket | None = None
         self._held: HeldLeases | None = None
         self._daemon: PrivateDaemon | None = None
-        gpus = visible_gpus_in(environment)
+        gpus = visible_gpus_in(environment)[: most or None]
         if not gpus:
-            raise PowercclError("CUDA finds no GPU to profile", "check CUDA_VISIBLE_DEVICES")
+            raise PowercclError("CUDA finds no GPU to measure", "check CUDA_VISIBLE_DEVICES")
         try:
             listening, self._daemon = find_daemon(native, folder, environment, emulated)
             self._held = open_session(HeldLeases, listening, folder.name)
