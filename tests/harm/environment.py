@@ -216,8 +216,16 @@ def filters(bench: Bench) -> None:
 
 def _plain(said: Said) -> Said:
     """Without our own lines and measured times."""
-    out = "\n".join(line for line in said.out.splitlines() if "8388608" not in line and "bus bandwidth" not in line)
-    return Said(said.code, out, said.err)
+    return Said(said.code, "\n".join(map(_without_times, said.out.splitlines())), said.err)
+
+
+def _without_times(line: str) -> str:
+    """A line of powerccl-bench with those fields alone that are the same in each run; another line as it is."""
+    if not line.startswith('{"type": '):
+        return line
+    found = json.loads(line)
+    same = ("type", "gpu_models", "nccl_version", "nccl_path", "ranks", "clock_control", "wrong", "points", "finished")
+    return json.dumps({name: found.get(name) for name in same})
 
 
 def filtered_mpi(bench: Bench) -> Iterator[tuple[str, Said, list[str], dict[str, str]]]:

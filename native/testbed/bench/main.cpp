@@ -3,7 +3,6 @@
 #include <cstdlib>
 #include <cstring>
 #include <exception>
-#include <fstream>
 #include <set>
 #include <string>
 #include <vector>
@@ -68,11 +67,7 @@ Setting decide(Options& options) {
 
 std::vector<Point> plan_of(const Options& options, Setting& setting, int ranks) {
   std::set<std::string> done;
-  for (const std::string& file : options.skip) {
-    if (!std::ifstream(file)) throw Failure(kExitUsage, "--skip: cannot read " + file);
-    done.merge(done_points(file));
-  }
-  if (options.resume) done.merge(done_points(options.json_lines, &setting.keep_json_lines_bytes));
+  if (options.resume) done = done_points(options.json_lines, &setting.keep_json_lines_bytes);
   std::vector<Point> plan = make_plan(options, ranks, done);
   setting.skipped_points = make_plan(options, ranks, {}).size() - plan.size();
   if (options.root >= ranks) {

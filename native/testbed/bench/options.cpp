@@ -138,8 +138,6 @@ void add_sweep(OptionTable& table, Options& options) {
   table.number("--settle", "S", "unmeasured seconds after each clock change (0.1)", &options.settle_s, 0, 60);
   table.text("--json-lines", "FILE", "write each point to FILE when it is measured", &options.json_lines);
   table.flag("--resume", "continue the FILE of --json-lines", &options.resume);
-  table.value("--skip", "FILE", "skip the points that a --json-lines FILE holds",
-              [&](const std::string& text) { options.skip.push_back(text); });
 }
 
 void add_replay(OptionTable& table, Options& options) {

@@ -44,7 +44,6 @@ struct Options {
   int sample_ms = 0;       // 0: 2 emulated, 10 real, where a reading takes milliseconds itself
   int timeout_s = 300;     // for each point or iteration, and for start-up; 0: none
   std::string nccl, rendezvous, json, json_lines;
-  std::vector<std::string> skip;
   bool resume = false;
 
   int trials_per_process = 32;

@@ -19,7 +19,7 @@ enum class Type : uint8_t { kFloat32, kFloat16, kBfloat16, kFloat64, kInt32, kIn
 struct TypeInfo {
   Type value;
   const char* name;        // ours, in options and JSON
-  const char* nccl_tests;  // NCCL tests' name, in options and in the text table
+  const char* nccl_tests;  // NCCL tests' name, in options
   int nccl;                // ncclDataType_t
   size_t bytes;
   int mantissa_bits;  // integers up to 2^bits are exact; 0: an integer type

@@ -9,7 +9,8 @@ from typing import Any, NamedTuple
 import msgspec
 
 _MOST_WAITS = 20  # rows; of more waits, only their quartiles are printed
-_POINT = "{:>16}{:>14}{:>14}  {:>8}  {:>6}  {:>4}{:>11}{:>8}{:>8}{:>8}{:>8}{:>9}{:>10}"
+_POINT = "{:>16}{:>14}{:>14}  {:>8}  {:>6}  {:>4}{:>9}{:>8}{:>8}{:>8}{:>8}{:>9}{:>10}"
+_NCCL_TESTS = {"float32": "float", "float16": "half", "float64": "double"}  # what NCCL tests call a type
 _ITERATION = "  {:>9}{:>11}{:>11}{:>11}{:>11}"
 
 
@@ -107,7 +108,7 @@ class Tables:
             point["pattern"],
             point["size_bytes"],
             point["count"],
-            point["dtype"],
+            _NCCL_TESTS.get(point["dtype"], point["dtype"]),
             point["op"] or "none",
             -1 if point["root"] is None else point["root"],
             _short(point["time_us"]),
