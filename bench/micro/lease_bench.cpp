@@ -10,7 +10,6 @@
 // Prints one JSON object. Times are in microseconds, one number a change.
 #include <dlfcn.h>
 #include <sys/socket.h>
-#include <sys/un.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -18,15 +17,15 @@
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
-#include <cstring>
 #include <string>
 #include <thread>
 #include <vector>
 
-#include "abi/lease.h"
+#include "lease_client.h"
 
 namespace {
 
+using powerccl::leases::Client;
 using Clock = std::chrono::steady_clock;
 constexpr uint32_t kLowMhz = 600;
 
@@ -39,64 +38,18 @@ double us_since(Clock::time_point begin) {
   return std::chrono::duration<double, std::micro>(Clock::now() - begin).count();
 }
 
-class Client {
- public:
-  explicit Client(const char* path) {
-    socket_ = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
-    sockaddr_un address{};
-    address.sun_family = AF_UNIX;
-    std::strncpy(address.sun_path, path, sizeof address.sun_path - 1);
-    if (connect(socket_, reinterpret_cast<sockaddr*>(&address), sizeof address) != 0) fail("no daemon there");
-    powerccl_lease_hello hello{};
-    std::strcpy(hello.run, "bench");
-    send(&hello.header, POWERCCL_LEASE_HELLO, sizeof hello);
-    char welcome[sizeof(powerccl_lease_welcome)];
-    if (recv(socket_, welcome, sizeof welcome, 0) != sizeof welcome) fail("no welcome");
-  }
-  ~Client() { close(socket_); }
-  Client(const Client&) = delete;
-  Client& operator=(const Client&) = delete;
+std::vector<std::string> devices_of(const char* path) {
+  std::vector<powerccl_lease_device> devices;
+  if (!Client(path).status(&devices)) fail("no daemon there");
+  std::vector<std::string> names;
+  for (const powerccl_lease_device& device : devices) names.emplace_back(device.device);
+  return names;
+}
 
-  powerccl_lease_reply acquire(const std::string& device, bool shared = false) {
-    powerccl_lease_acquire wanted{};
-    if (shared) wanted.flags = POWERCCL_LEASE_SHARED;
-    std::strncpy(wanted.device, device.c_str(), sizeof wanted.device - 1);
-    return ask(&wanted.header, POWERCCL_LEASE_ACQUIRE, sizeof wanted);
-  }
-  powerccl_lease_reply set(uint64_t lease, uint32_t mhz) {
-    powerccl_lease_set wanted{};
-    wanted.lease = lease;
-    wanted.min_mhz = wanted.max_mhz = mhz;
-    return ask(&wanted.header, POWERCCL_LEASE_SET, sizeof wanted);
-  }
-  std::vector<std::string> devices() {
-    powerccl_lease_header header{};
-    send(&header, POWERCCL_LEASE_STATUS, sizeof header);
-    std::vector<std::string> names;
-    powerccl_lease_device device;
-    // The totals behind them are shorter, and the reply comes last.
-    while (recv(socket_, &device, sizeof device, 0) == sizeof device) names.emplace_back(device.device);
-    recv(socket_, &device, sizeof device, 0);
-    return names;
-  }
-
- private:
-  void send(powerccl_lease_header* header, uint16_t type, uint32_t size) {
-    *header = {POWERCCL_LEASE_MAGIC, POWERCCL_LEASE_VERSION, type, size, 0, ++serial_};
-    if (::send(socket_, header, size, MSG_NOSIGNAL) != static_cast<ssize_t>(size)) fail("the daemon has gone");
-  }
-  powerccl_lease_reply ask(powerccl_lease_header* header, uint16_t type, uint32_t size) {
-    send(header, type, size);
-    powerccl_lease_reply reply;
-    do {
-      if (recv(socket_, &reply, sizeof reply, 0) != sizeof reply) fail("the daemon has gone");
-    } while (reply.header.serial != serial_);
-    return reply;
-  }
-
-  int socket_ = -1;
-  uint64_t serial_ = 0;
-};
+powerccl_lease_reply answered(const powerccl_lease_reply& reply) {
+  if (reply.status == Client::kNoAnswer) fail("the daemon has gone");
+  return reply;
+}
 
 // The few functions of NVML that are needed, by their stable names.
 class Nvml {
@@ -127,9 +80,9 @@ void print(const char* name, const std::vector<double>& values, const char* end)
 
 int latency(const char* path, int changes, int gap_ms) {
   Client client(path);
-  const std::vector<std::string> devices = client.devices();
+  const std::vector<std::string> devices = devices_of(path);
   if (devices.size() < 2) fail("takes two GPUs");
-  const uint64_t lease = client.acquire(devices[0]).lease;
+  const uint64_t lease = answered(client.acquire(devices[0])).lease;
   if (lease == 0) fail("no lease");
   Nvml direct(devices[1]);
   std::vector<double> leased, straight, driver;
@@ -137,7 +90,7 @@ int latency(const char* path, int changes, int gap_ms) {
     const uint32_t mhz = i % 2 == 0 ? kLowMhz : 0;
     usleep(static_cast<unsigned>(gap_ms) * 1000);
     Clock::time_point begin = Clock::now();
-    const powerccl_lease_reply reply = client.set(lease, mhz);
+    const powerccl_lease_reply reply = answered(client.set(lease, mhz));
     leased.push_back(us_since(begin));
     if (reply.status != 0) fail("a clock was refused");
     driver.push_back(reply.driver_us);
@@ -190,7 +143,7 @@ int echo(int times, int gap_ms) {
 }
 
 int load(const char* path, int clients, double seconds, bool shared) {
-  const std::vector<std::string> devices = Client(path).devices();
+  const std::vector<std::string> devices = devices_of(path);
   std::atomic<uint64_t> changes{0}, refusals{0};
   const Clock::time_point end = Clock::now() + std::chrono::microseconds(static_cast<int64_t>(seconds * 1e6));
   const auto work = [&](int number) {
@@ -200,7 +153,7 @@ int load(const char* path, int clients, double seconds, bool shared) {
     uint64_t lease = 0;
     while (Clock::now() < end) {
       if (lease == 0) {
-        lease = client.acquire(device, shared).lease;
+        lease = answered(client.acquire(device, shared)).lease;
         if (lease != 0) continue;
         ++refusals;
         usleep(back_off_us);
@@ -209,10 +162,10 @@ int load(const char* path, int clients, double seconds, bool shared) {
       }
       // The daemon holds the answer back until its rate limit lets the clock pass; of those who share, each keeps to it
       // by itself, as the client in a job does.
-      const powerccl_lease_reply reply = client.set(lease, kLowMhz);
+      const powerccl_lease_reply reply = answered(client.set(lease, kLowMhz));
       if (reply.status == 0) ++changes;
       if (shared) usleep(reply.interval_ms * 500);
-      if (client.set(lease, 0).status == 0) ++changes;
+      if (answered(client.set(lease, 0)).status == 0) ++changes;
       if (shared) usleep(reply.interval_ms * 500);
     }
   };

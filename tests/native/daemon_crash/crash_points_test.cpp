@@ -3,16 +3,13 @@
 // nothing may be left behind in the state file.
 #include <fcntl.h>
 #include <gtest/gtest.h>
-#include <poll.h>
-#include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <csignal>
 #include <cstdio>
-#include <cstring>
 
-#include "machine.h"
+#include "lease_machine.h"
 
 namespace {
 
@@ -22,60 +19,6 @@ constexpr int64_t kHangMs = 30'000;
 constexpr int64_t kUsualMs = 5000;
 constexpr int kMostPoints = 500;  // a scenario that never runs through would go on for ever
 const char* const kModes[] = {"before", "after", "torn"};
-
-// A client that waits for each answer.
-class Session {
- public:
-  explicit Session(const std::string& path) : socket_(connect_to(path)) {
-    ask(make_message<powerccl_lease_hello>(POWERCCL_LEASE_HELLO, 0));
-  }
-  ~Session() {
-    if (socket_ >= 0) close(socket_);
-  }
-  Session(const Session&) = delete;
-  Session& operator=(const Session&) = delete;
-
-  // The lease, or 0: the daemon is gone, or refused.
-  uint64_t acquire(const std::string& device) {
-    auto message = make_message<powerccl_lease_acquire>(POWERCCL_LEASE_ACQUIRE, 0);
-    snprintf(message.device, sizeof message.device, "%s", device.c_str());
-    return ask(message) ? answer_.lease : 0;
-  }
-  bool set(uint64_t lease, uint32_t mhz) { return ask_about(POWERCCL_LEASE_SET, lease, mhz); }
-  bool release(uint64_t lease) { return ask_about(POWERCCL_LEASE_RELEASE, lease, 0); }
-
- private:
-  bool ask_about(uint16_t type, uint64_t lease, uint32_t mhz) {
-    auto message = make_message<powerccl_lease_set>(type, 0);
-    message.lease = lease;
-    message.min_mhz = message.max_mhz = mhz;
-    return lease != 0 && ask(message);
-  }
-
-  template <typename Message>
-  bool ask(Message message) {
-    if (socket_ < 0) return false;
-    reinterpret_cast<powerccl_lease_header&>(message).serial = ++serial_;
-    if (send(socket_, &message, sizeof message, MSG_NOSIGNAL) < 0) return false;
-    for (;;) {
-      pollfd entry{socket_, POLLIN, 0};
-      if (poll(&entry, 1, kHangMs) <= 0) {
-        ADD_FAILURE() << "no answer from a daemon that lives";
-        return false;
-      }
-      alignas(8) char bytes[4200];
-      if (recv(socket_, bytes, sizeof bytes, 0) <= 0) return false;
-      std::memcpy(&answer_, bytes, sizeof answer_);
-      if (answer_.header.serial != serial_) continue;
-      if (answer_.header.type == POWERCCL_LEASE_WELCOME) return true;
-      return answer_.status == POWERCCL_LEASE_OK;
-    }
-  }
-
-  int socket_;
-  uint64_t serial_ = 0;
-  powerccl_lease_reply answer_{};
-};
 
 class CrashPoints : public testing::Test {
  protected:
@@ -101,12 +44,14 @@ class CrashPoints : public testing::Test {
 
   // Everything a job does once, as far as the daemon lives.
   void do_the_scenario() {
-    Session session(machine_->socket());
-    const uint64_t first = session.acquire(machine_->uuid(0));
-    session.set(first, 600) && session.set(first, 900) && session.set(first, 0) && session.set(first, 750);
-    const uint64_t second = session.acquire(machine_->uuid(3));
-    session.set(second, 1200);
-    session.release(first);
+    Client client(machine_->socket(), kHangMs);
+    const uint64_t first = client.acquire(machine_->uuid(0)).lease;
+    const auto set = [&](uint64_t lease, uint32_t mhz) { return lease != 0 && client.set(lease, mhz).status == 0; };
+    set(first, 600) && set(first, 900) && set(first, 0) && set(first, 750);
+    const uint64_t second = client.acquire(machine_->uuid(3)).lease;
+    set(second, 1200);
+    client.release(first);
+    EXPECT_FALSE(client.hung()) << "no answer from a daemon that lives";
     daemon_.signal(SIGTERM);  // ends the second
   }
 
@@ -136,9 +81,9 @@ class CrashPoints : public testing::Test {
   // A daemon that was killed while two clocks were set.
   void leave_clocks_set() {
     ASSERT_TRUE(start());
-    Session session(machine_->socket());
-    ASSERT_TRUE(session.set(session.acquire(machine_->uuid(1)), 600));
-    ASSERT_TRUE(session.set(session.acquire(machine_->uuid(6)), 900));
+    Client client(machine_->socket(), kHangMs);
+    ASSERT_EQ(client.set(client.acquire(machine_->uuid(1)).lease, 600).status, POWERCCL_LEASE_OK);
+    ASSERT_EQ(client.set(client.acquire(machine_->uuid(6)).lease, 900).status, POWERCCL_LEASE_OK);
     daemon_.kill_hard();
     ASSERT_EQ(marks_in(machine_->state()), 2);
     ASSERT_TRUE(within(kUsualMs, [&] { return !machine_->locked(1).usual() && !machine_->locked(6).usual(); }));

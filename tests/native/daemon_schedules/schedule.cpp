@@ -273,7 +273,7 @@ void Schedule::settle() {
 
 std::string Schedule::unsettled() const {
   std::vector<powerccl_lease_device> devices;
-  if (!ask_status(machine_->socket(), 1000, &devices))
+  if (!Client(machine_->socket(), 1000).status(&devices))
     return has_ended(daemon_.pid()) ? "the daemon has ended by itself" : "the daemon does not tell its status";
   for (uint32_t gpu = 0; gpu < machine_->gpus(); ++gpu) {
     const auto found = std::find_if(devices.begin(), devices.end(), [&](const powerccl_lease_device& device) {

@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "machine.h"
+#include "lease_machine.h"
 #include "random.h"
 #include "session.h"
 

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "abi/lease.h"
-#include "machine.h"
+#include "lease_machine.h"
 
 namespace powerccl::leases {
 

@@ -1,38 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "machine.h"
+#include "lease_machine.h"
 
 #include <fcntl.h>
 #include <poll.h>
 #include <sys/prctl.h>
-#include <sys/socket.h>
-#include <sys/stat.h>
-#include <sys/un.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <atomic>
 #include <cerrno>
 #include <csignal>
 #include <cstdlib>
 #include <cstring>
-#include <ctime>
 #include <filesystem>
 
 #include "daemon/state_file.h"
 
 namespace powerccl::leases {
-int64_t now_ns() {
-  timespec now{};
-  clock_gettime(CLOCK_MONOTONIC, &now);
-  return int64_t{now.tv_sec} * 1'000'000'000 + now.tv_nsec;
-}
-
-void sleep_us(int64_t us) {
-  timespec time{us / 1'000'000, us % 1'000'000 * 1000};
-  nanosleep(&time, nullptr);
-}
-
 std::string text_of(const Range& range) {
   return range.usual() ? "usual" : std::to_string(range.min_mhz) + "-" + std::to_string(range.max_mhz);
 }
@@ -186,7 +170,7 @@ std::vector<std::string> Machine::environment() const {
   return {"LD_LIBRARY_PATH=" + stage_ + "/emulator", "POWERCCL_EMULATOR_SOCKET=" + path("e.sock")};
 }
 
-// ---- The daemon from outside
+// ---- The state file
 
 int marks_in(const std::string& state) {
   const int fd = open(state.c_str(), O_RDONLY | O_CLOEXEC);
@@ -207,48 +191,6 @@ int marks_in(const std::string& state) {
     marks += slots[i].marked != 0 ? 1 : 0;
   }
   return marks;
-}
-
-int connect_to(const std::string& socket_path) {
-  sockaddr_un address{};
-  address.sun_family = AF_UNIX;
-  std::memcpy(address.sun_path, socket_path.c_str(), std::min(socket_path.size(), sizeof address.sun_path - 1));
-  const int fd = ::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
-  if (connect(fd, reinterpret_cast<sockaddr*>(&address), sizeof address) == 0) return fd;
-  close(fd);
-  return -1;
-}
-
-bool ask_status(const std::string& socket, int64_t patience_ms, std::vector<powerccl_lease_device>* devices) {
-  devices->clear();
-  Patience patience(patience_ms);
-  const int fd = connect_to(socket);
-  if (fd < 0) return false;
-  const auto hello = make_message<powerccl_lease_hello>(POWERCCL_LEASE_HELLO, 1);
-  const auto query = make_message<powerccl_lease_header>(POWERCCL_LEASE_STATUS, 2);
-  bool whole = send(fd, &hello, sizeof hello, MSG_NOSIGNAL) > 0 && send(fd, &query, sizeof query, MSG_NOSIGNAL) > 0;
-  while (whole) {
-    pollfd entry{fd, POLLIN, 0};
-    alignas(8) char bytes[8192];
-    const int64_t begin_ns = now_ns();
-    if (poll(&entry, 1, 20) <= 0) {
-      patience.spend(20'000, (now_ns() - begin_ns) / 1000);
-      whole = !patience.over();
-      continue;
-    }
-    const ssize_t length = recv(fd, bytes, sizeof bytes, MSG_DONTWAIT);
-    whole = length > 0;
-    if (!whole) break;
-    powerccl_lease_header header;
-    std::memcpy(&header, bytes, sizeof header);
-    if (header.type == POWERCCL_LEASE_DEVICE && length == sizeof(powerccl_lease_device)) {
-      devices->emplace_back();
-      std::memcpy(&devices->back(), bytes, sizeof(powerccl_lease_device));
-    }
-    if (header.type == POWERCCL_LEASE_REPLY && header.serial == 2) break;
-  }
-  close(fd);
-  return whole;
 }
 
 }  // namespace powerccl::leases

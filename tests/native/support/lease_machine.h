@@ -8,28 +8,10 @@
 #include <string>
 #include <vector>
 
-#include "abi/lease.h"
 #include "emulator/client/connection.h"
+#include "lease_client.h"
 
 namespace powerccl::leases {
-
-int64_t now_ns();
-void sleep_us(int64_t us);
-
-// Time waited, as far as it was waiting: a pause that took far longer than asked for means that the machine stood
-// still, for the daemon as well as for us, and is no fault of the daemon's.
-class Patience {
- public:
-  explicit Patience(int64_t ms) : left_us_(ms * 1000) {}
-  // Between two pauses.
-  void spend(int64_t asked_us, int64_t took_us) {
-    left_us_ -= took_us < 3 * asked_us + 1000 ? took_us : 3 * asked_us + 1000;
-  }
-  bool over() const { return left_us_ <= 0; }
-
- private:
-  int64_t left_us_;
-};
 
 // Until the condition holds, at most so long.
 template <typename Condition>
@@ -118,24 +100,5 @@ class Machine {
 
 // Marks in the state file; 0 also where there is none; -1: it is not one of only whole slots.
 int marks_in(const std::string& state);
-
-// What the daemon at `socket` says of its devices; false: no whole answer within the time.
-bool ask_status(const std::string& socket, int64_t patience_ms, std::vector<powerccl_lease_device>* devices);
-
-// ---- Messages
-
-template <typename Message>
-Message make_message(uint16_t type, uint64_t serial) {
-  Message message{};
-  auto& header = reinterpret_cast<powerccl_lease_header&>(message);
-  header.magic = POWERCCL_LEASE_MAGIC;
-  header.version = POWERCCL_LEASE_VERSION;
-  header.type = type;
-  header.size = sizeof message;
-  header.serial = serial;
-  return message;
-}
-// A connected socket, or -1.
-int connect_to(const std::string& socket);
 
 }  // namespace powerccl::leases
