@@ -3,7 +3,8 @@
 
 docs/concepts/architecture.md shows the same arrows as a picture, and says what each folder does. bench, physics and
 emulator speak foreign ABIs: they include nothing of what lives in a job. bench reaches NVML by device. bench and
-emulator include abi for the clock of times that cross processes. The emulated NCCL also includes NCCL's plugin interfaces, which the adapters share.
+emulator include abi for the clock of times that cross processes. The emulated NCCL also includes NCCL's plugin
+interfaces, which the adapters share.
 """
 
 import re

@@ -20,7 +20,7 @@ from pathlib import Path
 
 import pytest
 from daemon_process import NOBODY, Daemon
-from harness import IDLE_MHZ, EmulatedMachine, alive, eventually, profile_of
+from harness import IDLE_MHZ, EmulatedMachine, alive, eventually, points_are_right, profile_of
 from test_daemon import SET_MHZ
 
 from powerccl.launch.native import NativeFiles

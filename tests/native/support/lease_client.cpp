@@ -39,7 +39,8 @@ int connect_to(const std::string& socket_path) {
   return -1;
 }
 
-Client::Client(const std::string& socket, int64_t patience_ms) : patience_ms_(patience_ms), socket_(connect_to(socket)) {
+Client::Client(const std::string& socket, int64_t patience_ms)
+    : patience_ms_(patience_ms), socket_(connect_to(socket)) {
   const timeval pause{0, kPauseUs};
   setsockopt(socket_, SOL_SOCKET, SO_RCVTIMEO, &pause, sizeof pause);
   auto hello = make_message<powerccl_lease_hello>(POWERCCL_LEASE_HELLO, 0);
