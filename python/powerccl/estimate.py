@@ -7,7 +7,7 @@ import msgspec
 
 
 class Estimate(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A value, and from where to where it may be; whoever holds it says of what. `n`: what it rests on, 0: not said."""
+    """A value, and from where to where it may be; its field says of what. `n`: what it rests on, 0: not said."""
 
     value: float
     low: float

@@ -62,12 +62,12 @@ inline powerccl_trace_record kernel_record(uint32_t comm, uint64_t call, uint64_
 // The one rank that a kernel sends to, or receives from.
 struct Peer {
   static constexpr uint16_t kMost = (1u << 12) - 1;  // that a record has room for
-  uint16_t number = 0;                               // plus 1; 0: none, or not told
+  uint16_t number = 0;                               // plus 1; 0: none, or not known
   bool several = false;
   void add(int rank) {
-    const auto its = static_cast<uint16_t>(rank >= 0 && rank < kMost ? rank + 1 : 0);
-    several = several || its == 0 || (number != 0 && number != its);
-    number = several ? 0 : its;
+    const auto added = static_cast<uint16_t>(rank >= 0 && rank < kMost ? rank + 1 : 0);
+    several = several || added == 0 || (number != 0 && number != added);
+    number = several ? 0 : added;
   }
 };
 inline void set_peers(powerccl_trace_record* kernel, const Peer& to, const Peer& from) {

@@ -25,7 +25,7 @@ LearningPolicy* new_learning_policy() {
 ClockClient* Runtime::open_clock(Gpu* gpu, char* reason, size_t reason_size, const char** hint) {
   if (environment_.clocks == ClockClientName::kDry) {
     ClockClient* reader = nullptr;
-    // A policy that learns goes by where the clock is by itself.
+    // A policy that learns goes by where the clock is without it.
     if (adapter_.open_reader != nullptr && environment_.policy == PolicyName::kAuto) {
       reader = adapter_.open_reader(adapter_.context, gpu->identity);
     }
@@ -62,14 +62,14 @@ void Runtime::choose_policy(Gpu* gpu, char* note, size_t note_size) {
   const char* short_reason;
   PolicyTable::Refusal refusal;
   ClockClient* client = nullptr;
-  ClockPolicy* its = nullptr;
+  ClockPolicy* chosen = nullptr;
   if (environment_.clocks == ClockClientName::kNone) {
     short_reason = "POWERCCL_CLOCKS=none";
     snprintf(reason, sizeof(reason), "POWERCCL_CLOCKS=none does not allow it to change clocks");
     hint = "use POWERCCL_CLOCKS=dry, or `powerccl run --set-clocks`";
   } else if (strncmp(gpu->identity.uuid, "MIG-", 4) == 0) {
     short_reason = "a MIG slice has no clock";
-    snprintf(reason, sizeof(reason), "this is a MIG slice, which shares the clock of its GPU with other slices");
+    snprintf(reason, sizeof(reason), "this is a MIG slice, which shares the clock of chosen GPU with other slices");
     hint = "only whole GPUs have clocks; root can join the slices with `nvidia-smi -mig 0`";
   } else if (per_call && adapter_.sees_calls ? adapter_.call_behind == nullptr
                                              : environment_.kernel_events == KernelEvents::kNone) {
@@ -97,7 +97,7 @@ void Runtime::choose_policy(Gpu* gpu, char* note, size_t note_size) {
     hint = "choose this machine's platform profile, or make one with `powerccl profile`";
   } else if (client = open_clock(gpu, reason, sizeof(reason), &hint); client == nullptr) {
     short_reason = "clock cannot be set";
-  } else if (its = make_policy(gpu, client->dry()); its == nullptr) {
+  } else if (chosen = make_policy(gpu, client->dry()); chosen == nullptr) {
     short_reason = "no memory";
     snprintf(reason, sizeof(reason), "not enough memory for the policy");
     hint = "raise the limit on address space (ulimit -v)";
@@ -106,7 +106,7 @@ void Runtime::choose_policy(Gpu* gpu, char* note, size_t note_size) {
     snprintf(reason, sizeof(reason), "cannot start the policy's clock thread");
     hint = "raise the limit on processes (ulimit -u)";
   } else {
-    gpu->clock_policy = its;
+    gpu->clock_policy = chosen;
     gpu->dry = client->dry();
     if (gpu->dry && environment_.speaks() && gpu->index == 0) {
       const bool leased = environment_.clocks == ClockClientName::kLease;

@@ -143,7 +143,7 @@ bool Sampler::start_worker(Worker* worker, int64_t start_ns, bool first) {
     std::thread([this, worker, start_ns, first]() mutable {
       if (first) {
         open_nvml(worker);
-        start_ns = host_now_ns() - interval_ns_;  // the first visits at once
+        start_ns = host_now_ns() - interval_ns_;  // the first visits come now
       }
       if (!gpus_.empty())
         run_ticks(stop_, start_ns, interval_ns_, kTimerSlackNs,
@@ -235,7 +235,7 @@ void Sampler::end_visit(Worker* worker, const PowerRow* row) {
     gpu->last_row_ns = row->time_ns;
     if (const int number = append_power_row(&file_, *row); number != 0) file_failed(number);
   } else if (gpu->reader.failed(host_now_ns()) && gpu->described && gpu->said == Said::kNothing) {
-    // Nothing is said of a GPU that never opened: a container that was given two GPUs of eight may be told of eight.
+    // Nothing is said of a GPU that never opened: a container that was given two GPUs of eight may see eight listed.
     gpu->said = Said::kMissing;
     say("GPU %u is not sampled: %s; its energy is not known from then on%s", gpu->reader.index(),
         gpu->reader.error.text, hint_line(gpu->reader.error.code));

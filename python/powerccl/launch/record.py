@@ -81,8 +81,8 @@ def record(request: Request, say: Callable[[str], None], child: Child | None = N
         except Exception as error:
             if recording:
                 recording.leave()
-            ours = not isinstance(error, ChildNotStartedError) or error.too_long or error.no_place
-            if not ours or child.pid or not request.best_effort:
+            our_fault = not isinstance(error, ChildNotStartedError) or error.too_long or error.no_place
+            if not our_fault or child.pid or not request.best_effort:
                 raise
             if isinstance(error, ChildNotStartedError) and error.no_place and not request.emulate:
                 _give_way(request, plain, say, str(error))

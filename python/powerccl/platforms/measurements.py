@@ -31,8 +31,8 @@ class BenchHeader(msgspec.Struct):
     @property
     def versions(self) -> dict[str, str]:
         """Of NCCL, CUDA and the driver, as far as they are known."""
-        found = {"nccl": self.nccl_version, "cuda": self.cuda_version, "driver": self.driver}
-        return {name: version for name, version in found.items() if version}
+        versions = {"nccl": self.nccl_version, "cuda": self.cuda_version, "driver": self.driver}
+        return {name: version for name, version in versions.items() if version}
 
 
 class BenchPoint(msgspec.Struct):

@@ -94,11 +94,11 @@ def _fields(row: Any) -> dict[str, Any]:
 
 def _flat(row: Possible) -> dict[str, Any]:
     """Estimates in columns of their own."""
-    found = _fields(row)
+    flat = _fields(row)
     for name in ("saved_s", "saved_joules"):
-        whole = found.pop(name) or {}
-        found |= {f"{part}_{name}".removeprefix("value_"): whole.get(part) for part in ("value", "low", "high")}
-    return found
+        whole = flat.pop(name) or {}
+        flat |= {f"{part}_{name}".removeprefix("value_"): whole.get(part) for part in ("value", "low", "high")}
+    return flat
 
 
 def _plain(rows: Iterable[Any]) -> list[dict[str, Any]]:

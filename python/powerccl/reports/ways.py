@@ -13,34 +13,34 @@ from powerccl.reports.terminal import heading
 POSSIBLE_COLUMNS = ("collective", "size", "way", "calls", "time saved", "energy saved")
 
 
-def print_possible(console: Console, found: WaysFindings) -> None:
+def print_possible(console: Console, findings: WaysFindings) -> None:
     """What a recorded job could have without a clock being changed, and how."""
     console.print()
     console.print(heading("what could be had without changing a clock"))
-    console.print(f"by the table '{found.table}': {found.provenance}", style="dim")
-    for line in possible_lines(found):
+    console.print(f"by the table '{findings.table}': {findings.provenance}", style="dim")
+    for line in possible_lines(findings):
         console.print(line)
-    if not found.rows:
+    if not findings.rows:
         return
     grid = Table()
     for index, name in enumerate(POSSIBLE_COLUMNS):
         grid.add_column(name, justify="left" if index < 3 else "right", no_wrap=True)
-    for row in found.rows:
+    for row in findings.rows:
         grid.add_row(*possible_cells(row))
     console.print(grid)
-    for line in what_to_write(found):
+    for line in what_to_write(findings):
         console.print(line)
 
 
 LEAST_HINT_PCT = 1.0  # of the time, at best: less is for who asks for the report
 
 
-def hint(found: WaysFindings) -> str:
+def hint(findings: WaysFindings) -> str:
     """One line for who has not asked; empty: there is too little to be had."""
-    most_pct = 100 * found.saved_s.high / found.span_s if found.span_s > 0 else 0.0
+    most_pct = 100 * findings.saved_s.high / findings.span_s if findings.span_s > 0 else 0.0
     if most_pct < LEAST_HINT_PCT:
         return ""
-    copied = any(row.pattern == "all_gather" and row.way == COPY_ENGINE for row in found.rows)
+    copied = any(row.pattern == "all_gather" and row.way == COPY_ENGINE for row in findings.rows)
     how = "with FSDP2: run --ways auto; else see" if copied else "see"
     return f"up to {percent(most_pct)} of the time could be saved without changing a clock ({how} powerccl report)"
 
@@ -57,24 +57,26 @@ def possible_cells(row: Possible) -> list[str]:
     ]
 
 
-def possible_lines(found: WaysFindings) -> list[str]:
+def possible_lines(findings: WaysFindings) -> list[str]:
     """What it comes to, in sentences."""
     lines = []
-    if found.rows and found.span_s > 0:
-        least, most = (100 * saved / found.span_s for saved in (found.saved_s.low, found.saved_s.high))
-        memory = byte_size(max(row.memory_bytes for row in found.rows))
+    if findings.rows and findings.span_s > 0:
+        least, most = (100 * saved / findings.span_s for saved in (findings.saved_s.low, findings.saved_s.high))
+        memory = byte_size(max(row.memory_bytes for row in findings.rows))
         lines.append(
             f"{percent(least)} to {percent(most)} of each GPU's time, depending on what the GPU computes while a "
             f"collective runs. It takes {memory} of memory for each GPU, if two buffers of the largest size are enough."
         )
-        if found.predicted:
-            lines.append(_predicted(found.predicted))
-    elif found.calls > found.other_ways + found.unmeasured:
+        if findings.predicted:
+            lines.append(_predicted(findings.predicted))
+    elif findings.calls > findings.other_ways + findings.unmeasured:
         lines.append("Nothing: for this job's collectives NCCL's rings and trees are as good as any other way.")
-    if found.other_ways:
-        lines.append(f"{plural(found.other_ways, 'call')} went another way than rings and trees already.")
-    if found.unmeasured:
-        lines.append(f"{plural(found.unmeasured, 'call')} of a pattern, size or number of ranks that the table lacks.")
+    if findings.other_ways:
+        lines.append(f"{plural(findings.other_ways, 'call')} went another way than rings and trees already.")
+    if findings.unmeasured:
+        lines.append(
+            f"{plural(findings.unmeasured, 'call')} of a pattern, size or number of ranks that the table lacks."
+        )
     return lines
 
 
@@ -88,7 +90,7 @@ def _predicted(forecast: WaysForecast) -> str:
     )
 
 
-def what_to_write(found: WaysFindings) -> list[str]:
+def what_to_write(findings: WaysFindings) -> list[str]:
     """For each pattern and way of the rows, the lines or options that bring it about."""
-    advice = what_to_write_for(dict.fromkeys((row.pattern, row.way) for row in found.rows))
+    advice = what_to_write_for(dict.fromkeys((row.pattern, row.way) for row in findings.rows))
     return [f"{pattern.replace('_', '-')}, {way}: {text}" for (pattern, way), text in advice]

@@ -31,23 +31,23 @@ def align(ranks: list[RankCalls]) -> None:
         raise NoProgramError("ranks have too few iterations in common")
     gaps = np.roll(_gaps(reference), -((begin - reference.first) % reference.length))
     of_all = [_gaps(each) for each in ranks]
-    found: list[tuple[float, list[int]]] = []
+    likely: list[tuple[float, list[int]]] = []
     for offset in np.argsort(-gaps, kind="stable"):
         begins = _begins(ranks, begin + int(offset)) if reference.rows["opens"][begin + int(offset)] else None
         if begins is not None:
             places = [(at - each.first) % each.length for at, each in zip(begins, ranks, strict=True)]
-            found.append((sum(float(gaps[place]) for gaps, place in zip(of_all, places, strict=True)), begins))
-        if len(found) == LIKELY_BEGINS:
+            likely.append((sum(float(gaps[place]) for gaps, place in zip(of_all, places, strict=True)), begins))
+        if len(likely) == LIKELY_BEGINS:
             break
-    if not found:
+    if not likely:
         raise NoProgramError("ranks have no call in common with which an iteration begins")
-    for each, at in zip(ranks, max(found)[1], strict=True):
+    for each, at in zip(ranks, max(likely)[1], strict=True):
         each.first = at
 
 
 def _begins(ranks: list[RankCalls], at: int) -> list[int] | None:
     """By rank, the row with which it begins if the first one begins with row `at`; None: they contradict."""
-    found: dict[int, int] = {0: at}
+    levels: dict[int, int] = {0: at}
     wanted: dict[int, int] = dict(_next_ordinals(ranks[0], at))
     left = set(range(1, len(ranks)))
     while left:
@@ -66,12 +66,12 @@ def _begins(ranks: list[RankCalls], at: int) -> list[int] | None:
             high = min(high, int(rows[place]) if place < len(rows) else ranks[number].last)
         if low > high:
             return None
-        found[number] = high
+        levels[number] = high
         for channel, ordinal in _next_ordinals(ranks[number], high):
             if wanted.setdefault(channel, ordinal) != ordinal:
                 return None
         left.remove(number)
-    return [found[number] for number in range(len(ranks))]
+    return [levels[number] for number in range(len(ranks))]
 
 
 def _next_ordinals(each: RankCalls, at: int) -> Iterator[tuple[int, int]]:
@@ -95,8 +95,8 @@ def _gaps(each: RankCalls) -> Floats:
 def pause_us(each: RankCalls) -> float:
     """How long the host calls nothing between two iterations, where the GPU waits for its first call; else 0.
 
-    It computes in a part of that time, at most as long as on the rank with the shortest such pause: the rest of it is
-    for other ranks to come, as to a barrier of the host.
+    It computes in a part of that time, at most as long as on the rank with the shortest such pause. In the rest of it
+    the rank waits for others, as at a barrier of the host.
     """
     start, stop, called = (each.rows[name].cast(pl.Float64).to_numpy() for name in ("start_ns", "stop_ns", "called_ns"))
     at = np.arange(max(each.first, 1), each.last, each.length)

@@ -32,8 +32,8 @@ class RankCalls:
 
     rank: int
     gpu: str
-    # call_id, pattern, bytes, captured, opens (no graph goes on here), called_ns, start_ns, stop_ns, waiting_ns and
-    # needed_ns (null: not known), sends_to and receives_from (of a send-receive, ranks of the job; -1: none)
+    # call_id, pattern, bytes, captured, opens (no graph goes on here), called_ns, start_ns, stop_ns, waiting_ns.
+    # needed_ns: null where it is not known. sends_to and receives_from: ranks of the job, of a send-receive; -1: none.
     rows: pl.DataFrame
     comm: Ints  # comm_id
     waits: pl.DataFrame  # of the stream that computes
@@ -48,11 +48,11 @@ class RankCalls:
 
 def members_of(run: RunData) -> dict[int, tuple[int, ...]]:
     """The ranks of each communicator (comm_id), in its own order."""
-    found: dict[int, dict[int, int]] = defaultdict(dict)
+    places: dict[int, dict[int, int]] = defaultdict(dict)
     for trace in run.ranks:
         for row in trace.kinds[records.COMM]:
-            found[int(row["comm_id"])][int(row["rank"])] = trace.rank
-    return {comm: tuple(of[place] for place in sorted(of)) for comm, of in found.items()}
+            places[int(row["comm_id"])][int(row["rank"])] = trace.rank
+    return {comm: tuple(of[place] for place in sorted(of)) for comm, of in places.items()}
 
 
 def waits_by_stream(waits: pl.DataFrame) -> list[pl.DataFrame]:
@@ -73,7 +73,7 @@ def calls_of_rank(
 
     `names`: comm_id of each of its communicators; `members`: as members_of has them.
     """
-    mine = calls.filter(pl.col("rank") == rank).select(
+    by_rank = calls.filter(pl.col("rank") == rank).select(
         "call_id", "comm", "pattern", "bytes", "captured", called_ns="start_ns"
     )
     ends = ("sends_to", "receives_from")
@@ -84,11 +84,13 @@ def calls_of_rank(
     streams = waits_by_stream(waits.filter(pl.col("rank") == rank))
     waited = streams[0] if streams else waits.clear()
     needed = waited.group_by("call_id", maintain_order=True).agg(needed_ns=pl.col("stall_ns").min())
-    live = mine.filter(~pl.col("captured")).join(once, on="call_id", how="left").join(needed, on="call_id", how="left")
-    if not len(waits):  # computation waits for each at once
+    live = (
+        by_rank.filter(~pl.col("captured")).join(once, on="call_id", how="left").join(needed, on="call_id", how="left")
+    )
+    if not len(waits):  # computation waits for each immediately
         live = live.with_columns(needed_ns=pl.col("start_ns"))
     rows = live.sort("call_id")
-    captured = mine.filter(pl.col("captured")).join(ran, on="call_id", how="inner")
+    captured = by_rank.filter(pl.col("captured")).join(ran, on="call_id", how="inner")
     if len(captured):
         # What waits for what inside a graph nothing tells: its collectives are taken to run in turn with computation.
         captured = captured.with_columns(needed_ns=pl.col("start_ns"))
@@ -159,10 +161,10 @@ def _fill_ends(each: RankCalls, exchanges: npt.NDArray[np.bool_]) -> None:
     for column in ("sends_to", "receives_from"):
         ends = each.rows[column].to_numpy().copy()
         for at in np.unique(place[exchanges]):
-            mine = exchanges & (place == at)
-            known = ends[mine & (ends >= 0)]
+            here = exchanges & (place == at)
+            known = ends[here & (ends >= 0)]
             if len(known):
-                ends[mine & each.rows["start_ns"].is_null().to_numpy()] = known[0]
+                ends[here & each.rows["start_ns"].is_null().to_numpy()] = known[0]
         each.rows = each.rows.with_columns(pl.Series(column, ends))
     peers_known = (each.rows["sends_to"].to_numpy() >= 0) | (each.rows["receives_from"].to_numpy() >= 0)
     if not peers_known[exchanges].all():

@@ -50,7 +50,7 @@ class Recorded:
     programs: list[Program]
     time_us: float
     edges_ns: npt.NDArray[np.int64]
-    marked: bool = True  # marks told where computation waited
+    marked: bool = True  # marks showed where computation waited
 
 
 def stretched(run: Recorded, times: float) -> Recorded:

@@ -38,7 +38,7 @@ class Progress:
         began_ns = kernels["start_ns"].to_numpy()
         # A wait may have begun long before the first kernel was timed: nothing is before the origin.
         self._origin = int(np.concatenate([began_ns, self._stalls[:1, 0]]).min(initial=np.iinfo(np.int64).max // 2))
-        # Of exchanges nobody knows how long a rank waited in them.
+        # How long a rank waited in exchanges is not known.
         alone = (kernels["pattern"] == "send_receive").to_numpy()
         lasts = kernels["duration_ns"].to_numpy()
         usual = kernels.select(pl.col("duration_ns").quantile(0.05).over("bytes"))["duration_ns"].to_numpy()

@@ -40,7 +40,7 @@ Ints = npt.NDArray[np.int64]
 FEWEST = 5  # iterations: a median of fewer says little
 MOST = 400  # iterations that are looked at, from the middle
 # Standard deviation of computation, as a share: more is uneven work, such as that of experts. Less may be due to clocks
-# of GPUs at their power limit, which the simulation moves by itself.
+# of GPUs at their power limit, which the simulation moves as well.
 UNEVEN = 0.08
 QUEUED_US = 30.0  # between two collectives of a communicator, where the second had only waited for the first
 HOST_SHARE = 0.01  # of the iteration: a launch takes longer than HOST_US where the host is busy
@@ -84,11 +84,11 @@ class Recording:
             NoProgramError: too few iterations were recorded as a whole.
         """
         loss = Loss(lambda kernels: np.full(len(kernels), 1 - overlap_rate), 1 - overlap_rate)
-        found = [
+        made = [
             _program(each, self._kernels, self._marked, self._members, self._shorts, loss, idle_us)
             for each, idle_us in self._ranks
         ]
-        return _recorded([program for program, _ in found], found[0][1], self._marked)
+        return _recorded([program for program, _ in made], made[0][1], self._marked)
 
 
 def program_tables(run: RunData) -> tuple[pl.DataFrame, pl.DataFrame, pl.DataFrame]:
@@ -119,12 +119,12 @@ def program_of_a_rank(
         lost = np.array([loss_us(pattern, size) for pattern, size in of.select("pattern", "bytes").iter_rows()])
         moving = of.select((pl.col("duration_ns") - pl.col("waiting_ns").clip(0)) / 1e3).to_series().to_numpy()
         hosted = of.select(pl.col("start_ns") - pl.col("called_ns") < HOST_US * 1e3).to_series().to_numpy()
-        found = np.divide(lost, moving, out=np.zeros(len(of)), where=(moving > 0) & ~hosted)
-        return np.asarray(np.minimum(found, MOST_LOST), dtype=np.float64)
+        share = np.divide(lost, moving, out=np.zeros(len(of)), where=(moving > 0) & ~hosted)
+        return np.asarray(np.minimum(share, MOST_LOST), dtype=np.float64)
 
     if not len(waits):
         raise NoProgramError("no marks tell where computation waited for communication")
-    found: list[Recorded] = []
+    typical: list[Recorded] = []
     why = "no kernel was timed"
     shorts, loss = _shortest(kernels), Loss(share, MOST_LOST)
     for (rank, gpu), own in kernels.with_columns(sends_to=-1, receives_from=-1).group_by(
@@ -143,10 +143,10 @@ def program_of_a_rank(
         except NoProgramError as error:
             why = str(error)
             continue
-        found.append(_recorded([program], edges, True))
-    if not found:
+        typical.append(_recorded([program], edges, True))
+    if not typical:
         raise NoProgramError(why)
-    return min(found, key=lambda of: sum(each.transfer_us + each.waited_us for each in of.programs[0].collectives))
+    return min(typical, key=lambda of: sum(each.transfer_us + each.waited_us for each in of.programs[0].collectives))
 
 
 def _recorded(programs: list[Program], edges_ns: Ints, marked: bool) -> Recorded:
@@ -169,11 +169,11 @@ def _program(
     usual_only: bool = False,
 ) -> tuple[Program, Ints]:
     """`idle_us`: of each iteration's beginning, it does not compute. `usual_only`: of the most usual iterations."""
-    mine = kernels.filter(pl.col("rank") == each.rank).join(
+    timed = kernels.filter(pl.col("rank") == each.rank).join(
         each.rows.select("call_id", "captured", "called_ns").unique(maintain_order=True), on="call_id", how="inner"
     )
-    mine = mine.with_columns(in_turn=pl.col("captured") | (not has_marks))
-    progress = Progress(mine, each.waits, loss)
+    timed = timed.with_columns(in_turn=pl.col("captured") | (not has_marks))
+    progress = Progress(timed, each.waits, loss)
     number = min((each.last - each.first) // each.length, MOST)
     if number < FEWEST:
         raise NoProgramError(f"fewer than {FEWEST} iterations of rank {each.rank} were recorded")
@@ -213,7 +213,7 @@ def _program(
     behind = _behind(each, columns)[index]
     usual = float(np.median(work))
     launch_us = max(HOST_US, HOST_SHARE * float(np.median(np.diff(bounds, axis=1))) / 1e3)
-    found: list[Collective] = []
+    collectives: list[Collective] = []
     captured, opens = each.rows["captured"].to_numpy(), each.rows["opens"].to_numpy()
     graph = -1
     for place in range(each.length):
@@ -223,10 +223,10 @@ def _program(
         needed = float(np.median(needs[known, place])) if 2 * int(known.sum()) > len(index) else None
         graph += bool(captured[row] and opens[row])
         # Where its kernel was never timed it is taken to begin when computation waits for it.
-        before = found[-1].released_us if found else 0.0
+        before = collectives[-1].released_us if collectives else 0.0
         released = _released(start[:, place], behind[:, place], before if needed is None else needed)
         transfer_us = _transfer(lasts[:, place], waiting[:, place], shorts.get((pattern, size), 0.0))
-        found.append(
+        collectives.append(
             Collective(
                 pattern=pattern,
                 bytes=size,
@@ -244,7 +244,7 @@ def _program(
         )
     mad = float(np.median(np.abs(work - usual))) * NORMAL / max(usual, 1.0)
     exposed_us = float(np.median(progress.stalled(bounds[:, 1]) - progress.stalled(bounds[:, 0])))
-    return Program(each.rank, usual, mad if mad > UNEVEN else 0.0, found, exposed_us), bounds
+    return Program(each.rank, usual, mad if mad > UNEVEN else 0.0, collectives, exposed_us), bounds
 
 
 def _usual_iterations(bounds: Ints, progress: Progress) -> Ints:
@@ -271,11 +271,11 @@ def _end(rank: int) -> int | None:
 
 def _behind(each: RankCalls, columns: dict[str, Floats]) -> Floats:
     """Microseconds from the end of the collective before it in the same communicator."""
-    found = np.full(len(each.rows), np.inf)
+    gaps_us = np.full(len(each.rows), np.inf)
     for comm in np.unique(each.comm):
         at = np.flatnonzero(each.comm == comm)
-        found[at[1:]] = (columns["start_ns"][at[1:]] - columns["stop_ns"][at[:-1]]) / 1e3
-    return found
+        gaps_us[at[1:]] = (columns["start_ns"][at[1:]] - columns["stop_ns"][at[:-1]]) / 1e3
+    return gaps_us
 
 
 def _transfer(lasts: Floats, waiting: Floats, shortest: float) -> float:
