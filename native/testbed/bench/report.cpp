@@ -47,7 +47,7 @@ Report::Report(const Options& options, const Setting& setting, const Launch& lau
       throw Failure(kExitUsage, "cannot write " + options.json_lines + ": " + std::strerror(errno));
     }
   }
-  if (setting_.clock_control == "set") clocks_.emplace(options.clock_socket);
+  if (setting_.clock_control == "set") clocks_ = std::make_unique<ClockSocket>(options.clock_socket);
 }
 
 Report::~Report() {

@@ -67,7 +67,7 @@ class Report {
   json::Object ending() const;
   json::Object common() const;
 
-  std::optional<ClockSocket> clocks_;
+  std::unique_ptr<ClockSocket> clocks_;
   bool started_ = false, finished_ = false;
   double started_unix_s_;
   uint64_t started_ns_;

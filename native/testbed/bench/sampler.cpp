@@ -193,7 +193,8 @@ Window Sampler::window(uint64_t from_ns, uint64_t to_ns) {
     }
     if (gpu.temperature_c)
       result.temperature_c = std::max(result.temperature_c.value_or(0), gpu.temperature_c.value_or(0));
-    if (gpu.throttle_reasons) result.throttle_reasons = result.throttle_reasons.value_or(0) | *gpu.throttle_reasons;
+    if (gpu.throttle_reasons)
+      result.throttle_reasons = result.throttle_reasons.value_or(0) | gpu.throttle_reasons.value_or(0);
     const auto power = steady_power(gpu.updates, from_ns, to_ns);
     if (!power || power->updates < kLeastPeriods) continue;
     ++measured;
