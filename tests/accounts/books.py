@@ -39,10 +39,7 @@ FILES = ("json", "html", "perfetto")
 POSSIBLE = ("power ten times too high",)
 # Damage that an MPI run without power samples can have.
 OF_MPI = (
-    "trace cut in the middle",
-    "trace full in the middle",
-    "MPI rank's trace missing",
-    "run.json cut",
+    *("trace cut in the middle", "trace full in the middle", "MPI rank's trace missing", "run.json cut"),
     "rank killed",
 )
 

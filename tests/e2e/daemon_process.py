@@ -52,11 +52,15 @@ class Daemon:
             pass
         self.devices = self.names()
 
-    def restart(self) -> None:
-        """Start it again as before."""
-        command = [str(self.native.path("bin/powerccld")), "--config", str(self.folder / "config")]
+    @property
+    def command(self) -> list[str]:
+        """As restart() calls it."""
+        return [str(self.native.path("bin/powerccld")), "--config", str(self.folder / "config")]
+
+    def restart(self, before: Callable[[], None] | None = None) -> None:
+        """Start it again as before; `before`: what its process does first."""
         with self.log.open("ab") as log:
-            self.process = subprocess.Popen(command, env=dict(self.environment), stderr=log)
+            self.process = subprocess.Popen(self.command, env=dict(self.environment), stderr=log, preexec_fn=before)
         assert eventually(self.listens), self.log.read_text()
 
     def listens(self) -> bool:
@@ -98,8 +102,7 @@ class Daemon:
         for pid in self.holders:
             with contextlib.suppress(ChildProcessError):  # waited for by the test
                 if os.waitpid(pid, os.WNOHANG)[0] == 0:
-                    os.kill(pid, signal.SIGKILL)
-                    os.waitpid(pid, 0)
+                    killed(pid)
         if self.process and self.process.poll() is None:
             self.kill(signal.SIGTERM)
         shutil.rmtree(self.folder)
@@ -127,6 +130,12 @@ def forked(work: Callable[[], None], uid: int = 0) -> int:
 def succeeded(pid: int) -> bool:
     """Whether that process ended well."""
     return os.waitpid(pid, 0)[1] == 0
+
+
+def killed(pid: int) -> None:
+    """Kill that process, and wait for its end."""
+    os.kill(pid, signal.SIGKILL)
+    os.waitpid(pid, 0)
 
 
 def as_nobody(work: Callable[[], None]) -> bool:

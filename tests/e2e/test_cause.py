@@ -13,10 +13,7 @@ from mpi_libraries import Mpi
 from powerccl.launch.native import NativeFiles
 
 CHOSEN = (
-    "env -i before the launcher",
-    "a static program with MPI",
-    "gloo",
-    "NCCL without a communicator",
+    *("env -i before the launcher", "a static program with MPI", "gloo", "NCCL without a communicator"),
     "a full disk",
 )
 

@@ -51,8 +51,7 @@ def test_a_killed_client(daemon: Daemon, machine: EmulatedMachine) -> None:
     daemon.start()
     pid = holder(daemon, 3)
     assert machine.clocks_mhz()[3] == SET_MHZ
-    os.kill(pid, signal.SIGKILL)
-    os.waitpid(pid, 0)
+    killed(pid)
     assert eventually(lambda: machine.clocks_mhz()[3] == IDLE_MHZ, 5)
 
 
@@ -64,8 +63,7 @@ def test_a_killed_daemon(daemon: Daemon, machine: EmulatedMachine) -> None:
     daemon.restart()
     assert machine.clocks_mhz() == [IDLE_MHZ] * 8, "undone before it listens"
     for pid in pids:
-        os.kill(pid, signal.SIGKILL)
-        os.waitpid(pid, 0)
+        killed(pid)
 
 
 def test_restore_without_a_daemon(daemon: Daemon, machine: EmulatedMachine) -> None:
@@ -83,8 +81,7 @@ def test_restore_without_a_daemon(daemon: Daemon, machine: EmulatedMachine) -> N
     )
     assert done.returncode == 0, done.stderr
     assert machine.clocks_mhz() == [IDLE_MHZ] * 8
-    os.kill(pid, signal.SIGKILL)
-    os.waitpid(pid, 0)
+    killed(pid)
 
 
 def test_a_daemon_told_to_stop(daemon: Daemon, machine: EmulatedMachine) -> None:
@@ -104,8 +101,7 @@ def test_a_stopped_client_misses_its_heartbeats(daemon: Daemon, machine: Emulate
     pid = holder(daemon, 4)
     os.kill(pid, signal.SIGSTOP)
     assert eventually(lambda: machine.clocks_mhz()[4] == IDLE_MHZ, 5)
-    os.kill(pid, signal.SIGKILL)
-    os.waitpid(pid, 0)
+    killed(pid)
     assert "ended (silent)" in daemon.log.read_text()
 
 
@@ -130,8 +126,7 @@ def test_a_child_that_keeps_the_socket_does_not_keep_the_lease(daemon: Daemon, m
     pid = forked(hand_down)
     child = int(os.read(reading, 32))
     assert machine.clocks_mhz()[6] == SET_MHZ, "a message through an inherited socket has no effect"
-    os.kill(pid, signal.SIGKILL)
-    os.waitpid(pid, 0)
+    killed(pid)
     assert alive(child)
     assert eventually(lambda: machine.clocks_mhz()[6] == IDLE_MHZ, 5)
     os.kill(child, signal.SIGKILL)
@@ -269,8 +264,7 @@ def test_revoked_is_revoked(daemon: Daemon, machine: EmulatedMachine) -> None:
     assert Client(daemon.socket).acquire(daemon.devices[0]).status == wire.REVOKED, "nor by another connection"
     assert eventually(lambda: machine.clocks_mhz() == [IDLE_MHZ] * 8, 5)
     assert admin.acquire(daemon.devices[7]).status == wire.OK, "another process may have it"
-    os.kill(pid, signal.SIGKILL)
-    os.waitpid(pid, 0)
+    killed(pid)
 
 
 def test_drained(daemon: Daemon) -> None:

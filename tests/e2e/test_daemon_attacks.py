@@ -8,7 +8,6 @@ import os
 import resource
 import signal
 import struct
-import subprocess
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -147,15 +146,7 @@ def test_who_has_no_descriptor_left_says_so(daemon: Daemon) -> None:
     """With a limit as a shell may have it, places are fewer; none is promised that cannot be had."""
     daemon.start(PATIENT + "sessions = 4096\nsessions_per_user = 4096\n")
     daemon.kill(signal.SIGTERM)
-    command = [str(daemon.native.path("bin/powerccld")), "--config", str(daemon.folder / "config")]
-    with daemon.log.open("ab") as log:
-        daemon.process = subprocess.Popen(
-            command,
-            env=dict(daemon.environment),
-            stderr=log,
-            preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (128, 128)),
-        )
-    assert eventually(daemon.listens)
+    daemon.restart(lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (128, 128)))
     assert "only 16 connections can be taken" in daemon.log.read_text()
     kept = [connect(daemon.socket) for _ in range(16)]
     with pytest.raises(RefusedError, match="all 16 connections are taken"):

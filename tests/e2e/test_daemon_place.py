@@ -18,9 +18,8 @@ from lease_client import Client
 
 def another(daemon: Daemon, state: str, *options: str) -> subprocess.Popen[str]:
     """A daemon with the same socket and a state file of its own."""
-    command = [str(daemon.native.path("bin/powerccld")), "--config", str(daemon.folder / "config")]
     return subprocess.Popen(
-        [*command, "--state", str(daemon.folder / state), *options],
+        [*daemon.command, "--state", str(daemon.folder / state), *options],
         env=dict(daemon.environment),
         stdin=subprocess.PIPE,
         stdout=subprocess.DEVNULL,
@@ -157,7 +156,7 @@ def test_what_is_wrong_is_refused_by_check_and_start(daemon: Daemon, name: str) 
     text, said = WRONG[name]
     config = daemon.folder / "config"
     config.write_text(text.replace("{0}", str(daemon.folder)))
-    command = [str(daemon.native.path("bin/powerccld")), "--config", str(config)]
+    command = daemon.command
     command += [] if "[socket]\npath" in text else ["--socket", str(daemon.socket)]
     command += [] if "[state]\nfile" in text else ["--state", str(daemon.folder / "leases")]
     for options in ([*command, "--check"], command):

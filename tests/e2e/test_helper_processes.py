@@ -17,13 +17,7 @@ pytestmark = pytest.mark.timeout(300)
 
 # One of each kind: a batch system's announcement and end, a timer, a limit, a terminal's key, and a real-time signal.
 NUMBERS = (
-    signal.SIGUSR1,
-    signal.SIGTERM,
-    signal.SIGINT,
-    signal.SIGHUP,
-    signal.SIGALRM,
-    signal.SIGXCPU,
-    signal.SIGIO,
+    *(signal.SIGUSR1, signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGALRM, signal.SIGXCPU, signal.SIGIO),
     signal.SIGRTMIN,
 )
 

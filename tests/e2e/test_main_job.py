@@ -30,23 +30,8 @@ def only_run(powerccl: Powerccl) -> RunData:
 def test_all_nine_patterns_are_recorded(powerccl: Powerccl) -> None:
     """Every rank's trace tells the patterns apart and times them, and the data arrives right."""
     done = powerccl(
-        "run",
-        "--emulate",
-        "t4x8",
-        "--policy",
-        "observe",
-        "--",
-        powerccl.bench,
-        "all",
-        "-b",
-        "1M",
-        "-e",
-        "4M",
-        "-n",
-        "2",
-        "-c",
-        "1",
-        "--no-energy",
+        *("run", "--emulate", "t4x8", "--policy", "observe", "--", powerccl.bench, "all", "-b", "1M", "-e", "4M"),
+        *("-n", "2", "-c", "1", "--no-energy"),
     )
     assert done.code == 0, done.err
     assert points_are_right(done.out)

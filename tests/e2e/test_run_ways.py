@@ -12,15 +12,7 @@ from harness import Powerccl, eventually
 
 NEWER = {"POWERCCL_EMULATOR_NCCL_VERSION": "2.30.7"}
 PROFILE = (
-    "profile",
-    "--ways",
-    "--emulate",
-    "h200x4",
-    "--patterns",
-    "all_gather",
-    "--sizes",
-    "256M",
-    "--out",
+    *("profile", "--ways", "--emulate", "h200x4", "--patterns", "all_gather", "--sizes", "256M", "--out"),
     "made.json",
 )
 SHOW = ("sh", "-c", "echo ${POWERCCL_WINDOWS_FROM:-none}; case $PYTHONPATH in */hooks*) echo hooked;; esac")

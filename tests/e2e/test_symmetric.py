@@ -158,17 +158,7 @@ def test_plain_calls_keep_their_events(powerccl: Powerccl) -> None:
 def test_ways_are_measured_one_after_the_other(powerccl: Powerccl, tmp_path: Path) -> None:
     file = tmp_path / "ways.json"
     bench = [
-        powerccl.bench,
-        "all_reduce",
-        "all_gather",
-        "--way",
-        "all",
-        "-b",
-        "16M",
-        "-e",
-        "16M",
-        "-g",
-        "2",
+        *(powerccl.bench, "all_reduce", "all_gather", "--way", "all", "-b", "16M", "-e", "16M", "-g", "2"),
         "--no-energy",
     ]
     done = powerccl("run", "--quiet", "--emulate", "h200x4", "--", *bench, "--json", str(file), **{NCCL: "2.30.7"})
@@ -198,18 +188,7 @@ def test_ways_are_measured_one_after_the_other(powerccl: Powerccl, tmp_path: Pat
 
 def test_a_way_that_this_nccl_refuses_is_said(powerccl: Powerccl) -> None:
     bench = (
-        "bench",
-        "--emulate",
-        "h200x4",
-        "all_gather",
-        "--way",
-        "copy-engine",
-        "-b",
-        "1M",
-        "-e",
-        "1M",
-        "-g",
-        "2",
+        *("bench", "--emulate", "h200x4", "all_gather", "--way", "copy-engine", "-b", "1M", "-e", "1M", "-g", "2"),
         "--no-energy",
     )
     done = powerccl(*bench, **{NCCL: "2.28.9"})

@@ -46,16 +46,7 @@ SLOW = (
     ("export", "--once"),
     ("tune", "--emulate", "t4x8", "--list"),
     (
-        "profile",
-        "--emulate",
-        "t4x8",
-        "--patterns",
-        "all_reduce",
-        "--sizes",
-        "8M",
-        "--clocks",
-        "1590",
-        "--out",
+        *("profile", "--emulate", "t4x8", "--patterns", "all_reduce", "--sizes", "8M", "--clocks", "1590", "--out"),
         "{}/p.json",
     ),
 )

@@ -111,10 +111,7 @@ def native_folder(root: Path) -> Path:
     write_program(root / "bin/powerccl-emulator", EMULATOR)
     write_program(root / "bin/powerccl-bench", BENCH_SWEEP)
     for name in (
-        "bin/powerccld",
-        "lib/libpowerccl-nccl.so",
-        "emulator/libcuda.so.1",
-        "emulator/libnvidia-ml.so.1",
+        *("bin/powerccld", "lib/libpowerccl-nccl.so", "emulator/libcuda.so.1", "emulator/libnvidia-ml.so.1"),
         "emulator/libnccl.so.2",
     ):
         write_program(root / name, "")

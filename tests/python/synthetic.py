@@ -13,14 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 PATTERNS = [
-    "all_reduce",
-    "broadcast",
-    "reduce",
-    "all_gather",
-    "reduce_scatter",
-    "send_receive",
-    "scatter",
-    "gather",
+    *("all_reduce", "broadcast", "reduce", "all_gather", "reduce_scatter", "send_receive", "scatter", "gather"),
     "all_to_all",
 ]
 # From the definition, so that the reader's own list is compared with it wherever a trace is read.

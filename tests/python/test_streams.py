@@ -153,16 +153,7 @@ commands.main()
 def test_every_output_is_written_whole() -> None:
     """Whatever users name as an output goes through powerccl.files, of which the tests above are."""
     for room in (
-        "analysis",
-        "commandline",
-        "commands",
-        "compare",
-        "live",
-        "reports",
-        "study",
-        "tune",
-        "ways",
-        "whatif",
+        *("analysis", "commandline", "commands", "compare", "live", "reports", "study", "tune", "ways", "whatif"),
     ):
         for path in (PACKAGE / "powerccl" / room).rglob("*.py"):
             if path.name in ("profile.py", "replay_bench.py", "search.py", "simulator.py"):  # programs' inputs, logs

@@ -447,10 +447,7 @@ def test_emulated_platforms_by_their_gpus(tmp_path: Path) -> None:
     native = find_native()
     found = launch._platforms(native, launch.Asked(command=[], gpus=[8], links=["default"], emulate=names))
     assert [launch._platform_for(found, gpus)[1].stem for gpus in (1, 4, 5, 8)] == [  # type: ignore[index]
-        "a100x4",
-        "a100x4",
-        "a100x8-two-nodes",
-        "a100x8-two-nodes",
+        *("a100x4", "a100x4", "a100x8-two-nodes", "a100x8-two-nodes"),
     ]
     assert launch._gpus_of(Path(f"{names[0]}:gpus=2,link_scale=4")) == 2
 

@@ -17,6 +17,16 @@ class AgentTest : public ::testing::Test {
   }
   void TearDown() override { unsetenv("POWERCCL_SYSFS"); }
 
+  static void expect_end(AgentProcess& agent) {
+    agent.close_input();
+    EXPECT_EQ(agent.wait_exit(), 0) << agent.messages();
+  }
+  // From its start to its end, with nothing between.
+  void run_to_end(const AgentOptions& options) {
+    AgentProcess agent(folder.path(), options);
+    ASSERT_TRUE(agent.wait_ready()) << agent.messages();
+    expect_end(agent);
+  }
   std::string power_file() const {
     char host[64];
     powerccl::device::host_name(host, sizeof host);

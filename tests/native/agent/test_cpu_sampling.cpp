@@ -23,8 +23,7 @@ class CpuSamplingTest : public AgentTest {
     EXPECT_TRUE(agent.wait_ready()) << agent.messages();
     EXPECT_GE(lines_of(cpu_file()).size(), 3u) << "the first rows are there before `ready`";
     std::this_thread::sleep_for(std::chrono::milliseconds(450));
-    agent.close_input();
-    EXPECT_EQ(agent.wait_exit(), 0) << agent.messages();
+    expect_end(agent);
     EXPECT_EQ(agent.messages().find("processors"), std::string::npos) << agent.messages();
     return read_power_file(cpu_file());
   }
@@ -74,10 +73,7 @@ TEST_F(CpuSamplingTest, SlowerSamplesOfGpusAreSlowerOnesOfProcessors) {
 }
 
 TEST_F(CpuSamplingTest, NoSampleWritesNoFile) {
-  AgentProcess agent(folder.path(), {{"--no-sample"}, {}, 0});
-  ASSERT_TRUE(agent.wait_ready());
-  agent.close_input();
-  EXPECT_EQ(agent.wait_exit(), 0);
+  run_to_end({{"--no-sample"}, {}, 0});
   EXPECT_FALSE(std::filesystem::exists(cpu_file()));
 }
 

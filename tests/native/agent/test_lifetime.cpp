@@ -13,8 +13,7 @@ TEST_F(AgentTest, EndOfInputEndsIt) {
   AgentProcess agent(folder.path(), {{"--no-sample"}, {}, 0});
   ASSERT_TRUE(agent.wait_ready());
   EXPECT_TRUE(agent.running());
-  agent.close_input();
-  EXPECT_EQ(agent.wait_exit(), 0) << agent.messages();
+  expect_end(agent);
 }
 
 TEST_F(AgentTest, SigtermEndsIt) {
@@ -39,8 +38,7 @@ TEST_F(AgentTest, OutlivesSignalsThatWereBlockedWhenItStarted) {
     if (sigismember(&all, number) == 1 && number != SIGKILL && number != SIGSTOP) agent.signal(number);
   const size_t rows = lines_of(power_file()).size();
   ASSERT_TRUE(eventually([&] { return lines_of(power_file()).size() > rows; })) << "it samples on";
-  agent.close_input();
-  EXPECT_EQ(agent.wait_exit(), 0);
+  expect_end(agent);
 }
 
 // A terminal or a batch system kills the launcher's whole process group. The agent writes its last samples and ends.

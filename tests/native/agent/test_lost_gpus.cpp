@@ -52,8 +52,7 @@ TEST_F(LostGpuTest, OneThatHangsDoesNotStopTheOthers) {
   ASSERT_TRUE(goes_on(2, 20));
   hang(1, false);
   ASSERT_TRUE(goes_on(1, 5)) << "a GPU that comes back is sampled again";
-  agent.close_input();
-  EXPECT_EQ(agent.wait_exit(), 0) << agent.messages();
+  expect_end(agent);
   EXPECT_GT(longest_gap(times_of(1)), 1000 * kMs);
   // Three periods are a gap. On a loaded machine the test's own threads are late too.
   EXPECT_LT(longest_gap(times_of(0)), 500 * kMs);
@@ -109,8 +108,7 @@ TEST_F(LostGpuTest, OneThatHangsFromTheStartDelaysNobody) {
   ASSERT_TRUE(goes_on(1, 20));
   hang(0, false);
   ASSERT_TRUE(goes_on(0, 20));
-  agent.close_input();
-  ASSERT_EQ(agent.wait_exit(), 0) << agent.messages();
+  expect_end(agent);
   PowerSamples samples = read_power_file(power_file());
   EXPECT_EQ(samples.about["gpu_count"], "3");
   EXPECT_EQ(samples.about["gpu2_power_limit_mw"], "60000");
@@ -120,10 +118,7 @@ TEST_F(LostGpuTest, OneThatHangsFromTheStartDelaysNobody) {
 
 TEST_F(LostGpuTest, AllOfThemHangingFromTheStartLeaveAReadableFile) {
   for (unsigned gpu : {0u, 1u, 2u}) hang(gpu, true);
-  AgentProcess agent(folder.path(), {{}, {}, 0});
-  ASSERT_TRUE(agent.wait_ready());
-  agent.close_input();
-  ASSERT_EQ(agent.wait_exit(), 0) << agent.messages();
+  run_to_end({{}, {}, 0});
   PowerSamples samples = read_power_file(power_file());
   EXPECT_EQ(samples.about["gpu_count"], "3");
   EXPECT_TRUE(samples.rows.empty());
@@ -140,8 +135,7 @@ TEST_F(LostGpuTest, OneThatAnswersAgainIsSampledAgain) {
   const size_t rows = times_of(0).size();
   fake->gpu[0].lost = 0;
   ASSERT_TRUE(goes_on(0, 20));
-  agent.close_input();
-  EXPECT_EQ(agent.wait_exit(), 0);
+  expect_end(agent);
   EXPECT_GT(longest_gap(times_of(0)), 1000 * kMs) << "its absence is a gap";
   EXPECT_LT(longest_gap(times_of(1)), 500 * kMs);
   const std::string said = agent.messages();
@@ -161,18 +155,14 @@ TEST_F(LostGpuTest, OneLostForAMomentIsNoNews) {
   std::this_thread::sleep_for(std::chrono::milliseconds(100));
   fake->gpu[0].lost = 0;
   ASSERT_TRUE(goes_on(0, 20));
-  agent.close_input();
-  EXPECT_EQ(agent.wait_exit(), 0);
+  expect_end(agent);
   EXPECT_EQ(agent.messages(), "");
 }
 
 TEST_F(LostGpuTest, ReadingsSlowerThanThreeIntervalsAreLeftOut) {
   fake->energy_read_us = 120'000;
   fake->gpus = 1;
-  AgentProcess agent(folder.path(), {{"--interval-ms", "5"}, {}, 0});
-  ASSERT_TRUE(agent.wait_ready());
-  agent.close_input();
-  EXPECT_EQ(agent.wait_exit(), 0);
+  run_to_end({{"--interval-ms", "5"}, {}, 0});
   // Only the first and the last visit read such a dear counter. Nobody knows which moment their values are of.
   for (auto& row : read_power_file(power_file()).rows) EXPECT_EQ(row["energy_uj"], "-1");
 }

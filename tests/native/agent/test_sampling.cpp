@@ -11,8 +11,7 @@ TEST_F(AgentTest, SamplesEveryGpuUntilItsInputEnds) {
   ASSERT_TRUE(agent.wait_ready()) << agent.messages();
   EXPECT_GE(lines_of(power_file()).size(), 3u) << "the first rows are there before `ready`";
   ASSERT_TRUE(eventually([&] { return read_power_file(power_file()).rows.size() > 40; }));
-  agent.close_input();
-  ASSERT_EQ(agent.wait_exit(), 0) << agent.messages();
+  expect_end(agent);
   EXPECT_EQ(agent.messages(), "");
 
   PowerSamples samples = read_power_file(power_file());
@@ -48,8 +47,7 @@ TEST_F(AgentTest, ReadsADearEnergyCounterSeldom) {
   AgentProcess agent(folder.path(), {{"--interval-ms", "10"}, {}, 0});
   ASSERT_TRUE(agent.wait_ready());
   ASSERT_TRUE(eventually([&] { return read_power_file(power_file()).rows.size() > 40; }));
-  agent.close_input();
-  ASSERT_EQ(agent.wait_exit(), 0);
+  expect_end(agent);
   PowerSamples samples = read_power_file(power_file());
   EXPECT_GE(std::stol(samples.about["read_every_ns_energy_uj"]), 1'000'000'000);
   EXPECT_EQ(samples.about["read_every_ns_power_mw"], "10000000");
@@ -93,8 +91,7 @@ TEST_F(AgentTest, RowsOfASlowCadenceAreNotHeldBack) {
 TEST_F(AgentTest, WithoutNvmlItSaysSoOnceAndIsFine) {
   AgentProcess agent(folder.path(), {{}, {"POWERCCL_NVML_LIBRARY=/nowhere/libnvidia-ml.so.1"}, 0});
   ASSERT_TRUE(agent.wait_ready());
-  agent.close_input();
-  EXPECT_EQ(agent.wait_exit(), 0);
+  expect_end(agent);
   std::string said = agent.messages();
   EXPECT_NE(said.find("no power samples"), std::string::npos) << said;
   EXPECT_NE(said.find("\nhint: "), std::string::npos) << said;
@@ -109,10 +106,7 @@ TEST_F(AgentTest, MetricThatFailsIsMinusOne) {
   fake->result[kFakeEnergy] = 3;
   fake->result[kFakePowerField] = 3;
   fake->result[kFakePower] = 3;
-  AgentProcess agent(folder.path(), {{"--interval-ms", "2"}, {}, 0});
-  ASSERT_TRUE(agent.wait_ready());
-  agent.close_input();
-  EXPECT_EQ(agent.wait_exit(), 0);
+  run_to_end({{"--interval-ms", "2"}, {}, 0});
   for (auto& row : read_power_file(power_file()).rows) {
     EXPECT_EQ(row["energy_uj"], "-1");
     EXPECT_EQ(row["power_mw"], "-1");
@@ -124,10 +118,7 @@ TEST_F(AgentTest, NumbersThatCannotBeAreMinusOne) {
   fake->gpu[1].power_mw = fake->gpu[1].clock_mhz = UINT32_MAX;
   fake->power_limit_mw = fake->power_limit_max_mw = UINT32_MAX;
   fake->temperature_c = 4000;
-  AgentProcess agent(folder.path(), {{"--interval-ms", "2"}, {}, 0});
-  ASSERT_TRUE(agent.wait_ready());
-  agent.close_input();
-  EXPECT_EQ(agent.wait_exit(), 0);
+  run_to_end({{"--interval-ms", "2"}, {}, 0});
   PowerSamples samples = read_power_file(power_file());
   EXPECT_FALSE(samples.about.contains("gpu0_power_limit_mw"));
   EXPECT_FALSE(samples.about.contains("gpu0_power_limit_max_mw"));
@@ -151,15 +142,11 @@ TEST_F(AgentTest, FullDiskEndsSamplingAndIsSaidOnce) {
   EXPECT_TRUE(agent.running());
   std::string said = agent.messages();
   EXPECT_EQ(said.find("cannot write "), said.rfind("cannot write ")) << said;
-  agent.close_input();
-  EXPECT_EQ(agent.wait_exit(), 0);
+  expect_end(agent);
 }
 
 TEST_F(AgentTest, NoSampleWritesNoFile) {
-  AgentProcess agent(folder.path(), {{"--no-sample"}, {}, 0});
-  ASSERT_TRUE(agent.wait_ready());
-  agent.close_input();
-  EXPECT_EQ(agent.wait_exit(), 0);
+  run_to_end({{"--no-sample"}, {}, 0});
   EXPECT_FALSE(std::filesystem::exists(power_file()));
 }
 

@@ -24,6 +24,13 @@ class LeasedActuator : public LeaseTest {
     ASSERT_EQ(open(), 0);
     ASSERT_TRUE(actuator->start(&lease, per_call->policy(), &trace, false));
   }
+  // With a daemon, and 480 MHz for call 1.
+  void start_and_hold() {
+    daemon.start();
+    start();
+    per_call->hold(480, 1);
+    ASSERT_TRUE(reaches(480));
+  }
   bool reaches(uint32_t mhz) {
     return eventually([&] { return daemon.now_mhz == mhz; });
   }
@@ -40,10 +47,7 @@ class LeasedActuator : public LeaseTest {
 
 TEST_F(LeasedActuator, WhatTheRateLimitWouldMakeWaitIsKeptBack) {
   daemon.interval_ms = 300;
-  daemon.start();
-  start();
-  per_call->hold(480, 1);
-  ASSERT_TRUE(reaches(480));
+  ASSERT_NO_FATAL_FAILURE(start_and_hold());
   per_call->release(1, 1);
   ASSERT_TRUE(reaches(0));
   per_call->hold(510, 2);
@@ -59,10 +63,7 @@ TEST_F(LeasedActuator, WhatTheRateLimitWouldMakeWaitIsKeptBack) {
 }
 
 TEST_F(LeasedActuator, AfterARestartTheNewestWishIsCarriedOutAgain) {
-  daemon.start();
-  start();
-  per_call->hold(480, 1);
-  ASSERT_TRUE(reaches(480));
+  ASSERT_NO_FATAL_FAILURE(start_and_hold());
   daemon.stop();
   usleep(1500000);
   per_call->hold(510, 2);
@@ -121,10 +122,7 @@ TEST_F(LeasedActuator, APolicyIsToldWhatIsNotInForce) {
 }
 
 TEST_F(LeasedActuator, AQuickRestartIsNoticedWithoutAWish) {
-  daemon.start();
-  start();
-  per_call->hold(480, 1);
-  ASSERT_TRUE(reaches(480));
+  ASSERT_NO_FATAL_FAILURE(start_and_hold());
   daemon.stop();
   daemon.start();
   ASSERT_TRUE(reaches(480));
@@ -132,10 +130,7 @@ TEST_F(LeasedActuator, AQuickRestartIsNoticedWithoutAWish) {
 }
 
 TEST_F(LeasedActuator, WhatIsReleasedMeanwhileIsNotSetAgain) {
-  daemon.start();
-  start();
-  per_call->hold(480, 1);
-  ASSERT_TRUE(reaches(480));
+  ASSERT_NO_FATAL_FAILURE(start_and_hold());
   daemon.stop();
   per_call->release(1, 1);
   daemon.start();
@@ -146,10 +141,7 @@ TEST_F(LeasedActuator, WhatIsReleasedMeanwhileIsNotSetAgain) {
 }
 
 TEST_F(LeasedActuator, TheEndIsNotHeldUp) {
-  daemon.start();
-  start();
-  per_call->hold(480, 1);
-  ASSERT_TRUE(reaches(480));
+  ASSERT_NO_FATAL_FAILURE(start_and_hold());
   daemon.lease_manners = Manners::kSilent;
   const uint64_t begin = monotonic_ns();
   actuator->stop(kSecond / 10);
@@ -160,10 +152,7 @@ TEST_F(LeasedActuator, TheEndIsNotHeldUp) {
 }
 
 TEST_F(LeasedActuator, ARevokedLeaseDisarms) {
-  daemon.start();
-  start();
-  per_call->hold(480, 1);
-  ASSERT_TRUE(reaches(480));
+  ASSERT_NO_FATAL_FAILURE(start_and_hold());
   daemon.end(POWERCCL_LEASE_REVOKED);
   ASSERT_TRUE(eventually([&] { return actuator->failed(); }));
   per_call->hold(510, 2);

@@ -26,7 +26,7 @@ TEST(LeaseTable, SetsReadsBackAndPutsBack) {
   EXPECT_EQ(machine.status_of(reset), 0);
   EXPECT_EQ(machine.clock_mhz[0], 0u);
   EXPECT_EQ(machine.marks.count("GPU-0"), 1u) << "kept until the lease ends";
-  machine.table.release(1, ++machine.serial, lease, machine.now);
+  machine.release(1, lease);
   EXPECT_TRUE(machine.marks.empty());
   EXPECT_FALSE(machine.unmarked_set);
   EXPECT_TRUE(machine.table.at_rest());
@@ -68,8 +68,7 @@ TEST(LeaseTable, SharersGetTheHighestWish) {
   EXPECT_EQ(machine.answer_to(low)->answer.max_mhz, 0u);
   EXPECT_EQ(machine.answer_to(low)->answer.flags, static_cast<uint32_t>(POWERCCL_LEASE_SHARED));
   EXPECT_TRUE(machine.jobs.empty());
-  const uint64_t both = machine.set(2, b, 750);
-  machine.work_all();
+  const uint64_t both = machine.set_done(2, b, 750);
   EXPECT_EQ(machine.clock_mhz[0], 750u);
   EXPECT_EQ(machine.answer_to(both)->answer.flags, 0u);
   machine.set(1, a, 0);  // 1 computes again
@@ -82,10 +81,8 @@ TEST(LeaseTable, AWishThatIsSharedDoesNotWaitForTheRateLimit) {
   Machine machine(1, 20 * kMs);
   const uint64_t a = machine.acquire(1, 0, true), b = machine.acquire(2, 0, true);
   machine.set(1, a, 600);
-  machine.set(2, b, 600);
-  machine.work_all();
-  machine.set(1, a, 0);
-  machine.work_all();
+  machine.set_done(2, b, 600);
+  machine.set_done(1, a, 0);
   const uint64_t early = machine.set(1, a, 600);
   EXPECT_EQ(machine.status_of(early), 0) << "answered before it is carried out";
   EXPECT_EQ(machine.answer_to(early)->answer.max_mhz, 0u);
@@ -99,15 +96,14 @@ TEST(LeaseTable, AWishThatIsSharedDoesNotWaitForTheRateLimit) {
 TEST(LeaseTable, WhoJoinsDoesNotComputeAtAnothersClock) {
   Machine machine(1);
   const uint64_t a = machine.acquire(1, 0, true);
-  machine.set(1, a, 600);
-  machine.work_all();
+  machine.set_done(1, a, 600);
   ASSERT_NE(machine.acquire(2, 0, true), 0u);
   machine.work_all();
   EXPECT_EQ(machine.clock_mhz[0], 0u);
-  machine.table.end_session(2, Ending::kGone, machine.now);
+  machine.end_session(2, Ending::kGone);
   machine.pass(50 * kMs);
   EXPECT_EQ(machine.clock_mhz[0], 600u) << "the wish of who stays";
-  machine.table.end_session(1, Ending::kGone, machine.now);
+  machine.end_session(1, Ending::kGone);
   machine.work_all();
   EXPECT_EQ(machine.clock_mhz[0], 0u);
   EXPECT_TRUE(machine.marks.empty());
@@ -116,23 +112,20 @@ TEST(LeaseTable, WhoJoinsDoesNotComputeAtAnothersClock) {
 TEST(LeaseTable, OfSharersTheNewestWishMayCount) {
   Machine machine(1, 0, Sharing::kNewest);
   const uint64_t a = machine.acquire(1, 0, true), b = machine.acquire(2, 0, true);
-  machine.set(1, a, 600);
-  machine.work_all();
+  machine.set_done(1, a, 600);
   EXPECT_EQ(machine.clock_mhz[0], 600u);
-  machine.set(2, b, 0);
-  machine.work_all();
+  machine.set_done(2, b, 0);
   EXPECT_EQ(machine.clock_mhz[0], 0u);
-  machine.set(1, a, 700);
-  machine.work_all();
+  machine.set_done(1, a, 700);
   const uint64_t c = machine.acquire(3, 0, true);
   machine.work_all();
   EXPECT_EQ(machine.clock_mhz[0], 700u) << "who comes has not wished yet";
-  machine.table.release(3, ++machine.serial, c, machine.now);
-  machine.table.release(2, ++machine.serial, b, machine.now);
+  machine.release(3, c);
+  machine.release(2, b);
   machine.work_all();
   EXPECT_EQ(machine.clock_mhz[0], 700u);
   machine.acquire(2, 0, true);
-  machine.table.end_session(1, Ending::kGone, machine.now);
+  machine.end_session(1, Ending::kGone);
   machine.work_all();
   EXPECT_EQ(machine.clock_mhz[0], 0u) << "it goes with who wished for it";
   EXPECT_TRUE(machine.table.at_rest());
@@ -149,8 +142,7 @@ TEST(LeaseTable, AllSharersHearOfARevoke) {
   Machine machine(1);
   const uint64_t a = machine.acquire(1, 0, true), b = machine.acquire(2, 0, true);
   machine.set(1, a, 600);
-  machine.set(2, b, 600);
-  machine.work_all();
+  machine.set_done(2, b, 600);
   machine.table.end(0, Ending::kRevoked, machine.now);
   machine.work_all();
   EXPECT_EQ(machine.clock_mhz[0], 0u);
@@ -164,7 +156,7 @@ TEST(LeaseTable, ALeaseIsNoOthers) {
   const uint64_t lease = machine.acquire(1, 0);
   const uint64_t set = machine.set(2, lease, 600);
   EXPECT_EQ(machine.status_of(set), POWERCCL_LEASE_NONE);
-  machine.table.release(2, ++machine.serial, lease, machine.now);
+  machine.release(2, lease);
   EXPECT_EQ(machine.heard.back().answer.status, POWERCCL_LEASE_NONE);
   EXPECT_EQ(machine.set(1, 0, 600), machine.serial);
   EXPECT_EQ(machine.status_of(machine.serial), POWERCCL_LEASE_NONE);
@@ -174,14 +166,12 @@ TEST(LeaseTable, ALeaseIsNoOthers) {
 TEST(LeaseTable, ClampsToTheRange) {
   Machine machine(1);
   const uint64_t lease = machine.acquire(1, 0);
-  const uint64_t low = machine.set(1, lease, 10);
-  machine.work_all();
+  const uint64_t low = machine.set_done(1, lease, 10);
   EXPECT_EQ(machine.clock_mhz[0], 300u);
   EXPECT_EQ(machine.answer_to(low)->answer.flags, static_cast<uint32_t>(POWERCCL_LEASE_CLAMPED));
   EXPECT_EQ(machine.answer_to(low)->answer.max_mhz, 300u);
   machine.pass(30 * kMs);
-  machine.set(1, lease, 9999);
-  machine.work_all();
+  machine.set_done(1, lease, 9999);
   EXPECT_EQ(machine.clock_mhz[0], 1590u);
 }
 
@@ -216,11 +206,9 @@ TEST(LeaseTable, NewestWinsInsideTheRateLimit) {
 TEST(LeaseTable, BackToUsualSupersedesAWaitingClock) {
   Machine machine(1);
   const uint64_t lease = machine.acquire(1, 0);
-  machine.set(1, lease, 700);
-  machine.work_all();
+  machine.set_done(1, lease, 700);
   const uint64_t later = machine.set(1, lease, 600);
-  const uint64_t usual = machine.set(1, lease, 0);
-  machine.work_all();
+  const uint64_t usual = machine.set_done(1, lease, 0);
   EXPECT_EQ(machine.status_of(later), POWERCCL_LEASE_SUPERSEDED);
   EXPECT_EQ(machine.status_of(usual), 0);
   machine.pass(100 * kMs);
@@ -230,14 +218,11 @@ TEST(LeaseTable, BackToUsualSupersedesAWaitingClock) {
 TEST(LeaseTable, UpIsNotLimitedAndDownStaysLimited) {
   Machine machine(1, 20 * kMs);
   const uint64_t lease = machine.acquire(1, 0);
-  machine.set(1, lease, 600);
-  machine.work_all();
-  const uint64_t up = machine.set(1, lease, 900);
-  machine.work_all();
+  machine.set_done(1, lease, 600);
+  const uint64_t up = machine.set_done(1, lease, 900);
   EXPECT_EQ(machine.clock_mhz[0], 900u);
   EXPECT_EQ(machine.status_of(up), 0);
-  machine.set(1, lease, 600);
-  machine.work_all();
+  machine.set_done(1, lease, 600);
   EXPECT_EQ(machine.clock_mhz[0], 900u);
   machine.pass(21 * kMs);
   EXPECT_EQ(machine.clock_mhz[0], 600u);
@@ -247,10 +232,9 @@ TEST(LeaseTable, EveryEndingPutsBack) {
   for (const Ending ending : {Ending::kGone, Ending::kMissed, Ending::kRevoked, Ending::kStopping}) {
     Machine machine(2);
     const uint64_t lease = machine.acquire(1, 1);
-    machine.set(1, lease, 450);
-    machine.work_all();
+    machine.set_done(1, lease, 450);
     ASSERT_EQ(machine.clock_mhz[1], 450u);
-    machine.table.end_session(1, ending, machine.now);
+    machine.end_session(1, ending);
     machine.work_all();
     EXPECT_EQ(machine.clock_mhz[1], 0u) << text_of(ending);
     EXPECT_TRUE(machine.marks.empty());
@@ -265,7 +249,7 @@ TEST(LeaseTable, EndedWhileTheDriverSets) {
   Machine machine(1);
   const uint64_t lease = machine.acquire(1, 0);
   machine.set(1, lease, 450);
-  machine.table.end_session(1, Ending::kGone, machine.now);
+  machine.end_session(1, Ending::kGone);
   ASSERT_EQ(machine.jobs.size(), 1u);
   machine.work();  // the set, which nobody can take back
   EXPECT_EQ(machine.clock_mhz[0], 450u);
@@ -278,9 +262,8 @@ TEST(LeaseTable, EndedWhileTheDriverSets) {
 TEST(LeaseTable, TheNextHolderWaitsForTheRestore) {
   Machine machine(1);
   const uint64_t lease = machine.acquire(1, 0);
-  machine.set(1, lease, 450);
-  machine.work_all();
-  machine.table.release(1, ++machine.serial, lease, machine.now);
+  machine.set_done(1, lease, 450);
+  machine.release(1, lease);
   const uint64_t next = machine.acquire(2, 0);
   ASSERT_NE(next, 0u);
   const uint64_t set = machine.set(2, next, 900);
@@ -296,7 +279,7 @@ TEST(LeaseTable, TheNextHolderNeverStartsAtTheLastOnesClock) {
   Machine machine(1);
   const uint64_t lease = machine.acquire(1, 0);
   machine.set(1, lease, 450);  // under way
-  machine.table.end_session(1, Ending::kGone, machine.now);
+  machine.end_session(1, Ending::kGone);
   ASSERT_NE(machine.acquire(2, 0), 0u);
   machine.work();
   EXPECT_EQ(machine.clock_mhz[0], 450u);
@@ -309,17 +292,16 @@ TEST(LeaseTable, AWishThatWaitsIsAnsweredWhenItsLeaseIsReleased) {
   const uint64_t lease = machine.acquire(1, 0);
   machine.set(1, lease, 450);
   const uint64_t waiting = machine.set(1, lease, 500);
-  machine.table.release(1, ++machine.serial, lease, machine.now);
+  machine.release(1, lease);
   EXPECT_EQ(machine.status_of(waiting), POWERCCL_LEASE_NONE);
 }
 
 TEST(LeaseTable, ARestoreThatFailsIsTriedUntilItSucceeds) {
   Machine machine(1);
   const uint64_t lease = machine.acquire(1, 0);
-  machine.set(1, lease, 450);
-  machine.work_all();
+  machine.set_done(1, lease, 450);
   machine.fail_restores = 5;
-  machine.table.end_session(1, Ending::kGone, machine.now);
+  machine.end_session(1, Ending::kGone);
   machine.work_all();
   EXPECT_EQ(machine.clock_mhz[0], 450u);
   EXPECT_EQ(machine.marks.count("GPU-0"), 1u);
@@ -335,11 +317,10 @@ TEST(LeaseTable, ADriverThatFailsMidwayIsPutBack) {
   Machine machine(1);
   const uint64_t lease = machine.acquire(1, 0);
   machine.fail_sets = 1;
-  const uint64_t set = machine.set(1, lease, 450);
-  machine.work_all();
+  const uint64_t set = machine.set_done(1, lease, 450);
   EXPECT_EQ(machine.status_of(set), 999);
   EXPECT_EQ(machine.clock_mhz[0], 0u);
-  machine.table.end_session(1, Ending::kGone, machine.now);
+  machine.end_session(1, Ending::kGone);
   EXPECT_TRUE(machine.marks.empty());
 }
 
@@ -347,8 +328,7 @@ TEST(LeaseTable, ARefusedClockLeavesNoMark) {
   Machine machine(1);
   const uint64_t lease = machine.acquire(1, 0);
   machine.refuse_sets = 1;
-  const uint64_t set = machine.set(1, lease, 450);
-  machine.work_all();
+  const uint64_t set = machine.set_done(1, lease, 450);
   EXPECT_EQ(machine.status_of(set), 4);
   EXPECT_TRUE(machine.marks.empty());
   EXPECT_TRUE(machine.table.at_rest());
@@ -367,18 +347,15 @@ TEST(LeaseTable, NoMarkNoClock) {
 TEST(LeaseTable, AMarkThatCannotBeClearedIsClearedNextTime) {
   Machine machine(1);
   const uint64_t lease = machine.acquire(1, 0);
-  machine.set(1, lease, 450);
-  machine.work_all();
+  machine.set_done(1, lease, 450);
   machine.disk_full = true;
-  machine.set(1, lease, 0);
-  machine.work_all();
+  machine.set_done(1, lease, 0);
   EXPECT_EQ(machine.clock_mhz[0], 0u);
   EXPECT_EQ(machine.marks.count("GPU-0"), 1u);
   machine.disk_full = false;
   machine.pass(50 * kMs);
-  machine.set(1, lease, 450);
-  machine.work_all();
-  machine.table.end_session(1, Ending::kGone, machine.now);
+  machine.set_done(1, lease, 450);
+  machine.end_session(1, Ending::kGone);
   machine.work_all();
   EXPECT_TRUE(machine.marks.empty());
 }
@@ -389,8 +366,7 @@ TEST(LeaseTable, DrainingKeepsWhatThereIs) {
   machine.table.draining = true;
   EXPECT_EQ(machine.acquire(2, 1), 0u);
   EXPECT_EQ(machine.heard.back().answer.status, POWERCCL_LEASE_DRAINING);
-  const uint64_t set = machine.set(1, lease, 450);
-  machine.work_all();
+  const uint64_t set = machine.set_done(1, lease, 450);
   EXPECT_EQ(machine.status_of(set), 0);
 }
 
@@ -398,8 +374,7 @@ TEST(LeaseTable, AClockThatHasNotArrivedIsReadAgain) {
   Machine machine(1);
   const uint64_t lease = machine.acquire(1, 0);
   machine.arrives = false;
-  machine.set(1, lease, 450);
-  machine.work_all();
+  machine.set_done(1, lease, 450);
   machine.pass(9 * kMs);
   EXPECT_NE(machine.heard.back().type, POWERCCL_LEASE_SETTLED);
   machine.pass(2 * kMs);

@@ -101,6 +101,13 @@ class Machine : public Actions {
     table.set(session, ++serial, lease, mhz, mhz, now);
     return serial;
   }
+  uint64_t set_done(SessionId session, uint64_t lease, uint32_t mhz) {  // and all that it causes
+    const uint64_t number = set(session, lease, mhz);
+    work_all();
+    return number;
+  }
+  void release(SessionId session, uint64_t lease) { table.release(session, ++serial, lease, now); }
+  void end_session(SessionId session, Ending ending) { table.end_session(session, ending, now); }
   const Heard* answer_to(uint64_t number) const {
     for (const Heard& said : heard)
       if (said.serial == number) return &said;

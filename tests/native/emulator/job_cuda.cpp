@@ -20,11 +20,34 @@ constexpr double kStretch = 0.15 + 0.85 * 1090 / 1080;
 // Hides the launches of what follows, however busy this machine is.
 constexpr double kHidesMs = 300;
 
+class LockedClock {
+ public:
+  explicit LockedClock(unsigned index) : index_(index) { lock_clock(index, kLockedMhz); }
+  ~LockedClock() { OK(nvmlDeviceResetGpuLockedClocks(nvml_device(index_))); }
+  LockedClock(const LockedClock&) = delete;
+  LockedClock& operator=(const LockedClock&) = delete;
+
+ private:
+  const unsigned index_;
+};
+
+// How long the stream works on what `launch` puts into it.
+template <typename Launch>
+double timed_ms(const Gpu& gpu, CUstream stream, Launch launch) {
+  const CUevent begin = new_event(), end = new_event();
+  OK(gpu.burn(stream, kHidesMs));
+  OK(cuEventRecord(begin, stream));
+  launch();
+  OK(cuEventRecord(end, stream));
+  OK(cuEventSynchronize(end));
+  return elapsed_ms(begin, end);
+}
+
 }  // namespace
 
 SCENARIO(events) {
   const Gpu gpu;
-  lock_clock(0, kLockedMhz);
+  const LockedClock locked(0);
   const CUstream stream = new_stream();
   const CUevent begin = new_event(), middle = new_event(), end = new_event();
   float ms;
@@ -52,7 +75,6 @@ SCENARIO(events) {
   CHECK_EQ(cuEventElapsedTime(&ms, begin, untimed), CUDA_ERROR_INVALID_HANDLE);
   OK(cuEventDestroy(untimed));
   CHECK_EQ(cuEventRecord(untimed, stream), CUDA_ERROR_INVALID_HANDLE);
-  OK(nvmlDeviceResetGpuLockedClocks(nvml_device(0)));
 }
 
 SCENARIO(ordering) {
@@ -173,7 +195,7 @@ void CUDA_CB look_at_event(void* slot) {
 
 SCENARIO(host_functions) {
   const Gpu gpu;
-  lock_clock(0, kLockedMhz);
+  const LockedClock locked(0);
   const CUstream stream = new_stream();
   std::atomic<int> seen{-1};
   const CUevent begin = new_event(), end = new_event();
@@ -190,12 +212,11 @@ SCENARIO(host_functions) {
   OK(cuEventSynchronize(last));
   CHECK_EQ(seen.load(), 10);
   CHECK(elapsed_ms(begin, end) >= 10 * 0.040 - 1e-3);  // 40 us each
-  OK(nvmlDeviceResetGpuLockedClocks(nvml_device(0)));
 }
 
 SCENARIO(graphs) {
   const Gpu gpu;
-  lock_clock(0, kLockedMhz);
+  const LockedClock locked(0);
   const CUstream stream = new_stream(), side = new_stream();
   const CUevent fork = new_event(), join = new_event(), begin = new_event(), end = new_event();
   CUdeviceptr data;
@@ -246,12 +267,11 @@ SCENARIO(graphs) {
   CHECK(elapsed_ms(begin, end) >= 3 * 7 * kStretch);
   OK(cuGraphExecDestroy(executable));
   CHECK_EQ(cuGraphLaunch(executable, stream), CUDA_ERROR_INVALID_HANDLE);
-  OK(nvmlDeviceResetGpuLockedClocks(nvml_device(0)));
 }
 
 SCENARIO(modules) {
   const Gpu gpu;
-  lock_clock(0, kLockedMhz);
+  const LockedClock locked(0);
   CUmodule module;
   CUfunction function;
   CHECK_EQ(cuModuleLoadData(&module, "this is not PTX"), CUDA_ERROR_INVALID_PTX);
@@ -265,7 +285,6 @@ SCENARIO(modules) {
   CHECK_EQ(cuLaunchKernel(function, 0, 1, 1, 1, 1, 1, 0, nullptr, nullptr, nullptr), CUDA_ERROR_INVALID_VALUE);
   // Parameters as one buffer, and through a launch configuration.
   const CUstream stream = new_stream();
-  const CUevent begin = new_event(), end = new_event();
   struct {
     uint32_t rounds;
     uint64_t declared_ns;
@@ -276,13 +295,8 @@ SCENARIO(modules) {
   config.gridDimX = config.gridDimY = config.gridDimZ = config.blockDimY = config.blockDimZ = 1;
   config.blockDimX = 64;
   config.hStream = stream;
-  OK(gpu.burn(stream, kHidesMs));
-  OK(cuEventRecord(begin, stream));
-  OK(cuLaunchKernelEx(&config, gpu.kernel, nullptr, extra));
-  OK(cuEventRecord(end, stream));
-  OK(cuEventSynchronize(end));
-  CHECK_NEAR(elapsed_ms(begin, end), 6 * kStretch, 0.01);
-  OK(nvmlDeviceResetGpuLockedClocks(nvml_device(0)));
+  const double ms = timed_ms(gpu, stream, [&] { OK(cuLaunchKernelEx(&config, gpu.kernel, nullptr, extra)); });
+  CHECK_NEAR(ms, 6 * kStretch, 0.01);
 }
 
 SCENARIO(entry_points) {
@@ -356,18 +370,12 @@ SCENARIO(threads) {
   for (int device = 0; device < 8; ++device) {
     threads.emplace_back([device] {
       const Gpu gpu(device);
-      lock_clock(static_cast<unsigned>(device), kLockedMhz);
+      const LockedClock locked(static_cast<unsigned>(device));
       const CUstream stream = new_stream();
-      const CUevent begin = new_event(), end = new_event();
       for (int i = 0; i < 5; ++i) {
-        OK(gpu.burn(stream, kHidesMs));
-        OK(cuEventRecord(begin, stream));
-        OK(gpu.burn(stream, 2));
-        OK(cuEventRecord(end, stream));
-        OK(cuEventSynchronize(end));
-        CHECK_NEAR(elapsed_ms(begin, end), 2 * kStretch, 0.01);  // alone on its GPU
+        const double ms = timed_ms(gpu, stream, [&] { OK(gpu.burn(stream, 2)); });
+        CHECK_NEAR(ms, 2 * kStretch, 0.01);  // alone on its GPU
       }
-      OK(nvmlDeviceResetGpuLockedClocks(nvml_device(static_cast<unsigned>(device))));
     });
   }
   for (std::thread& thread : threads) thread.join();
@@ -376,16 +384,12 @@ SCENARIO(threads) {
 // The same with a process for each GPU, and all at once.
 SCENARIO(processes) {
   const Gpu gpu(self.rank);
-  lock_clock(static_cast<unsigned>(self.rank), kLockedMhz);
+  const LockedClock locked(static_cast<unsigned>(self.rank));
   const CUstream stream = new_stream();
-  const CUevent begin = new_event(), end = new_event();
-  OK(gpu.burn(stream, kHidesMs));
-  OK(cuEventRecord(begin, stream));
-  for (int i = 0; i < 50; ++i) OK(gpu.burn(stream, 1));
-  OK(cuEventRecord(end, stream));
-  OK(cuEventSynchronize(end));
-  CHECK_NEAR(elapsed_ms(begin, end), 50 * kStretch, 0.05);
-  OK(nvmlDeviceResetGpuLockedClocks(nvml_device(static_cast<unsigned>(self.rank))));
+  const double ms = timed_ms(gpu, stream, [&] {
+    for (int i = 0; i < 50; ++i) OK(gpu.burn(stream, 1));
+  });
+  CHECK_NEAR(ms, 50 * kStretch, 0.05);
 }
 
 SCENARIO(visible) {  // CUDA_VISIBLE_DEVICES=2,1
@@ -443,20 +447,14 @@ SCENARIO(dies) {
 SCENARIO(survives) {
   const Gpu gpu;
   const CUstream stream = new_stream();
-  const CUevent begin = new_event(), end = new_event();
   CUdeviceptr most = 0;
   for (int i = 0; i < 1000 && most == 0; ++i) {
     if (cuMemAlloc(&most, 14ull << 30) != CUDA_SUCCESS) sleep_ms(5);
   }
   CHECK(most != 0);
-  lock_clock(0, kLockedMhz);
-  OK(gpu.burn(stream, kHidesMs));
-  OK(cuEventRecord(begin, stream));
-  OK(gpu.burn(stream, 5));
-  OK(cuEventRecord(end, stream));
-  OK(cuEventSynchronize(end));
-  CHECK_NEAR(elapsed_ms(begin, end), 5 * kStretch, 0.01);  // unshared
-  OK(nvmlDeviceResetGpuLockedClocks(nvml_device(0)));
+  const LockedClock locked(0);
+  const double ms = timed_ms(gpu, stream, [&] { OK(gpu.burn(stream, 5)); });
+  CHECK_NEAR(ms, 5 * kStretch, 0.01);  // unshared
 }
 
 SCENARIO(outlives_server) {

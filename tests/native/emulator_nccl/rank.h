@@ -62,6 +62,16 @@ inline ncclComm_t init(const Rank& job) {
   return comm;
 }
 
+struct Joined {
+  CUstream stream;
+  ncclComm_t comm;
+};
+// The job's communicator, each rank on the device of its number.
+inline Joined join(const Rank& job) {
+  const CUstream stream = take_device(job.rank);
+  return {stream, init(job)};
+}
+
 template <typename T>
 class Buffer {
  public:

@@ -8,8 +8,7 @@
 namespace {
 
 void groups(const Rank& job) {
-  const CUstream stream = take_device(job.rank);
-  const ncclComm_t comm = init(job);
+  const auto [stream, comm] = join(job);
   const auto n = static_cast<int32_t>(job.ranks);
   Buffer<int32_t> a(std::vector<int32_t>(10, 1)), b(std::vector<int32_t>(1000, 2)),
       c(std::vector<int32_t>(10, job.rank)), d(10);
@@ -43,8 +42,7 @@ void groups(const Rank& job) {
 }
 
 void arguments(const Rank& job) {
-  const CUstream stream = take_device(job.rank);
-  const ncclComm_t comm = init(job);
+  const auto [stream, comm] = join(job);
   Buffer<float> buffer(100);
   CHECK_IS(ncclAllReduce(buffer.at(), buffer.at(), 10, ncclFloat32, ncclSum, nullptr, stream), ncclInvalidArgument);
   CHECK_IS(ncclAllReduce(buffer.at(), buffer.at(), 10, static_cast<ncclDataType_t>(99), ncclSum, comm, stream),
@@ -175,8 +173,7 @@ void threads(const Rank&) {
 }
 
 void graphs(const Rank& job) {
-  const CUstream stream = take_device(job.rank);
-  const ncclComm_t comm = init(job);
+  const auto [stream, comm] = join(job);
   Buffer<int32_t> buffer(std::vector<int32_t>(100, 1)), other(std::vector<int32_t>(100, 1));
   CUDA(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL));
   NCCL(ncclAllReduce(buffer.at(), buffer.at(), 100, ncclInt32, ncclSum, comm, stream));
@@ -226,8 +223,7 @@ void alone(const Rank& job) {
 void timing(const Rank& job) {
   constexpr size_t kCount = 16 << 20;
   constexpr int kRounds = 5;
-  const CUstream stream = take_device(job.rank);
-  const ncclComm_t comm = init(job);
+  const auto [stream, comm] = join(job);
   Buffer<float> buffer(kCount);
   CUevent start = nullptr, stop = nullptr;
   CUDA(cuEventCreate(&start, CU_EVENT_DEFAULT));
@@ -246,8 +242,7 @@ void timing(const Rank& job) {
 
 // Operations for a recording plugin to see (nccl_profiler_test.cpp says in which order).
 void profiled(const Rank& job) {
-  const CUstream stream = take_device(job.rank);
-  const ncclComm_t comm = init(job);
+  const auto [stream, comm] = join(job);
   Buffer<float> buffer(1000), other(1000);
   NCCL(ncclAllReduce(buffer.at(), buffer.at(), 1000, ncclFloat32, ncclSum, comm, stream));
   CUDA(cuStreamSynchronize(stream));
@@ -272,8 +267,7 @@ void profiled(const Rank& job) {
 
 // For a plugin that asks for kernel events by size.
 void sampled(const Rank& job) {
-  const CUstream stream = take_device(job.rank);
-  const ncclComm_t comm = init(job);
+  const auto [stream, comm] = join(job);
   Buffer<float> buffer(1000);
   for (const size_t count : {1000, 1000, 10, 10, 1000}) {
     NCCL(ncclAllReduce(buffer.at(), buffer.at(), count, ncclFloat32, ncclSum, comm, stream));

@@ -225,8 +225,7 @@ void data(const Rank& job) {
 
 // With POWERCCL_EMULATOR_MOVE_DATA=0 operations take place and change nothing.
 void unmoved(const Rank& job) {
-  const CUstream stream = take_device(job.rank);
-  const ncclComm_t comm = init(job);
+  const auto [stream, comm] = join(job);
   Buffer<float> buffer(std::vector<float>(64, 1));
   NCCL(ncclAllReduce(buffer.at(), buffer.at(), 64, ncclFloat32, ncclSum, comm, stream));
   CUDA(cuStreamSynchronize(stream));
@@ -235,8 +234,7 @@ void unmoved(const Rank& job) {
 }
 
 void pre_mul_sum(const Rank& job) {
-  const CUstream stream = take_device(job.rank);
-  const ncclComm_t comm = init(job);
+  const auto [stream, comm] = join(job);
   float scalar = static_cast<float>(job.rank + 1);
   ncclRedOp_t on_host, on_device;
   Buffer<float> device_scalar(std::vector<float>{0.5f});

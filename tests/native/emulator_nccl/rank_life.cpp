@@ -45,8 +45,7 @@ ncclResult_t await_async_error(ncclComm_t comm, ncclResult_t while_it_is) {
 }
 
 void queries(const Rank& job) {
-  const CUstream stream = take_device(job.rank);
-  const ncclComm_t comm = init(job);
+  const auto [stream, comm] = join(job);
   int version = 0, count = 0, rank = -1, device = -1;
   NCCL(ncclGetVersion(&version));
   CHECK_IS(version, 22809);
@@ -74,8 +73,7 @@ void queries(const Rank& job) {
 }
 
 void split(const Rank& job) {
-  const CUstream stream = take_device(job.rank);
-  const ncclComm_t comm = init(job);
+  const auto [stream, comm] = join(job);
   ncclComm_t half = nullptr, none = comm;
   NCCL(ncclCommSplit(comm, job.rank % 2, -job.rank, &half, nullptr));
   int count = 0, rank = -1;
@@ -94,8 +92,7 @@ void split(const Rank& job) {
 }
 
 void shrink(const Rank& job) {
-  const CUstream stream = take_device(job.rank);
-  const ncclComm_t comm = init(job);
+  const auto [stream, comm] = join(job);
   int gone[] = {1};
   ncclComm_t rest = nullptr;
   if (job.rank == 1) {
@@ -184,8 +181,7 @@ void same_gpu(const Rank& job) {
 
 // Rank 1 kills itself while the others are in an all-reduce that waits for it.
 void killed(const Rank& job) {
-  const CUstream stream = take_device(job.rank);
-  const ncclComm_t comm = init(job);
+  const auto [stream, comm] = join(job);
   expect_sum(comm, stream, job.ranks);
   if (job.rank == 1) {
     for (int other = 0; other < job.ranks; other += 2) await_sign("called", other);
@@ -211,8 +207,7 @@ void killed(const Rank& job) {
 
 // Rank 1 never makes the call.
 void abort_waiting(const Rank& job) {
-  const CUstream stream = take_device(job.rank);
-  const ncclComm_t comm = init(job);
+  const auto [stream, comm] = join(job);
   Buffer<float> buffer(1024);
   if (job.rank == 0) {
     NCCL(ncclAllReduce(buffer.at(), buffer.at(), 1024, ncclFloat32, ncclSum, comm, stream));
@@ -229,8 +224,7 @@ void abort_waiting(const Rank& job) {
 }
 
 void revoke(const Rank& job) {
-  const CUstream stream = take_device(job.rank);
-  const ncclComm_t comm = init(job);
+  const auto [stream, comm] = join(job);
   Buffer<float> buffer(1024);
   CHECK_IS(ncclCommRevoke(comm, 1), ncclInvalidArgument);
   if (job.rank == 0) NCCL(ncclAllReduce(buffer.at(), buffer.at(), 1024, ncclFloat32, ncclSum, comm, stream));
@@ -241,8 +235,7 @@ void revoke(const Rank& job) {
 }
 
 void mismatch(const Rank& job) {
-  const CUstream stream = take_device(job.rank);
-  const ncclComm_t comm = init(job);
+  const auto [stream, comm] = join(job);
   Buffer<float> buffer(1024);
   NCCL(ncclAllReduce(buffer.at(), buffer.at(), job.rank == 0 ? 1000 : 1001, ncclFloat32, ncclSum, comm, stream));
   CUDA(cuStreamSynchronize(stream));
@@ -253,8 +246,7 @@ void mismatch(const Rank& job) {
 
 // The server is killed by the test when all ranks have said that they are up.
 void server_death(const Rank& job) {
-  const CUstream stream = take_device(job.rank);
-  const ncclComm_t comm = init(job);
+  const auto [stream, comm] = join(job);
   expect_sum(comm, stream, job.ranks);
   printf("up\n");
   fflush(stdout);
@@ -264,8 +256,7 @@ void server_death(const Rank& job) {
 }
 
 void leave_without_destroying(const Rank& job) {
-  const CUstream stream = take_device(job.rank);
-  const ncclComm_t comm = init(job);
+  const auto [stream, comm] = join(job);
   expect_sum(comm, stream, job.ranks);
   if (job.rank == 1) _Exit(0);
   usleep(300'000);

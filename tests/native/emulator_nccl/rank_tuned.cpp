@@ -39,8 +39,7 @@ double microseconds(CUstream stream, int rounds, const Call& call) {
 // One operation of each kind, then a group.
 void every_function(const Rank& job) {
   choose(job);
-  const CUstream stream = take_device(job.rank);
-  const ncclComm_t comm = init(job);
+  const auto [stream, comm] = join(job);
   constexpr size_t kCount = 1 << 20;
   const auto ranks = static_cast<size_t>(job.ranks);
   Buffer<float> small(kCount), large(kCount * ranks);
@@ -82,8 +81,7 @@ void tuned_timing(const Rank& job) {
 }
 
 void nothing_available(const Rank& job) {
-  const CUstream stream = take_device(job.rank);
-  const ncclComm_t comm = init(job);
+  const auto [stream, comm] = join(job);
   Buffer<float> buffer(1000);
   CHECK_IS(ncclBroadcast(buffer.at(), buffer.at(), 1000, ncclFloat32, 0, comm, stream), ncclInvalidUsage);
   CHECK(strstr(ncclGetLastError(comm), "no algorithm/protocol available for function Broadcast") != nullptr);
@@ -108,8 +106,7 @@ void init_fails(const Rank& job) {
 }
 
 void tuner_fails(const Rank& job) {
-  const CUstream stream = take_device(job.rank);
-  const ncclComm_t comm = init(job);
+  const auto [stream, comm] = join(job);
   Buffer<float> buffer(1000);
   CHECK_IS(ncclAllReduce(buffer.at(), buffer.at(), 1000, ncclFloat32, ncclSum, comm, stream), ncclInternalError);
   NCCL(ncclCommDestroy(comm));
@@ -118,8 +115,7 @@ void tuner_fails(const Rank& job) {
 // An all-reduce that never ends, until it is aborted.
 void stuck(const Rank& job) {
   choose(job);
-  const CUstream stream = take_device(job.rank);
-  const ncclComm_t comm = init(job);
+  const auto [stream, comm] = join(job);
   Buffer<float> buffer(1000);
   NCCL(ncclAllReduce(buffer.at(), buffer.at(), 1000, ncclFloat32, ncclSum, comm, stream));
   usleep(300'000);
