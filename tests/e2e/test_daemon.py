@@ -16,7 +16,7 @@ from pathlib import Path
 
 import lease_client as wire
 import pytest
-from daemon_process import NOBODY, Daemon, as_nobody, forked
+from daemon_process import NOBODY, Daemon, as_nobody, forked, killed
 from harness import IDLE_MHZ, LOCK_MHZ, EmulatedMachine, Powerccl, alive, eventually, points_are_right
 from lease_client import Client
 

@@ -43,8 +43,8 @@ struct Sampling {
   char driver[80] = "";
   char nvml_version[80] = "";
   char emulated_platform[128] = "";  // with a fingerprint of its settings; empty for real GPUs
-  uint32_t gpus_listed = 0;  // GPUs that NVML lists, kMaxGpus at most
-  uint32_t gpu_count = 0;    // those of them that this process may open
+  uint32_t gpus_listed = 0;          // GPUs that NVML lists, kMaxGpus at most
+  uint32_t gpu_count = 0;            // those of them that this process may open
   uint32_t gpus_refused = 0;
   SampledGpu gpu[kMaxGpus];
 };

@@ -50,10 +50,10 @@ TEST(Ticks, ALateThreadIsFollowedByNoBurst) {
   ASSERT_EQ(stop.open(), 0);
   std::vector<int64_t> deadlines;
   std::vector<int64_t> times;
-  const int64_t start = host_now_ns();
+  const int64_t start = powerccl::host_now_ns();
   run_ticks(stop, start, 10 * kMs, 1000, [&](int64_t deadline, bool) {
     deadlines.push_back(deadline);
-    times.push_back(host_now_ns());
+    times.push_back(powerccl::host_now_ns());
     if (times.size() == 2) usleep(255'000);  // held back for 25 intervals
     return times.size() < 6;
   });
@@ -78,7 +78,7 @@ TEST(Ticks, TheEndDoesNotWaitForATickThatHangs) {
   auto hangs = std::make_shared<std::atomic<bool>>(true);
   auto begun = std::make_shared<std::atomic<bool>>(false);
   Ticker ticker;
-  ASSERT_EQ(ticker.start(host_now_ns(), kMs, 1000,
+  ASSERT_EQ(ticker.start(powerccl::host_now_ns(), kMs, 1000,
                          [=](int64_t, bool) {
                            *begun = true;
                            while (*hangs) usleep(1000);

@@ -89,13 +89,16 @@ json::Raw Spread::json() const {
       .raw();
 }
 
-Report::Report(const Options& options, const Mpi& mpi)
-    : options_(options),
-      mpi_(mpi),
-      started_unix_s_(1e-9 * static_cast<double>(read_clock_ns(CLOCK_REALTIME))),
-      started_ns_(host_now_ns()) {
-  say("# powerccl-bench-mpi %s: %s, %d rank%s\n# %s (%s ABI), %s\n", kVersion, info_of(options.test).name, mpi.size(),
-      mpi.size() == 1 ? "" : "s", mpi.version().c_str(), mpi.abi().name, mpi.path().c_str());
+Report::Report(const Options& options, const Mpi& mpi) : options_(options), mpi_(mpi), started_ns_(host_now_ns()) {
+  const TestInfo& test = info_of(options.test);
+  header_.add("schema", 1).add("mode", test.mode).add("test", test.name).add("version", kVersion);
+  header_.add("command", options.command);
+  header_.add("started_unix_s", 1e-9 * static_cast<double>(read_clock_ns(CLOCK_REALTIME)));
+  header_.add("host", host_name()).add("mpi_version", mpi.version()).add("mpi_abi", mpi.abi().name);
+  header_.add("mpi_path", mpi.path()).add("ranks", mpi.size()).add("environment", waiting_variables().raw());
+  header_.add("compute_us", options.compute_us).add("imbalance_us", options.imbalance_us);
+  header_.add("imbalance_pct", options.imbalance_pct);
+  write_line("header", header_);
 }
 
 void Report::write_line(const char* type, const json::Object& object) const {
