@@ -78,7 +78,6 @@ ROOMS_TO_COME = (
     "native/job/clock/",
     "native/testbed/bench/",
     "native/testbed/sim/",
-    "python/powerccl/analysis/step.py",
     "python/powerccl/bench/",
     "python/powerccl/compare/",
     "python/powerccl/profile/",

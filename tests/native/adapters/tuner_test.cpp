@@ -170,7 +170,7 @@ TEST_P(TunerPlugin, ARefusedTableIsSaidOnceAndAllIsNccls) {
   });
   EXPECT_EQ(said, "powerccl: cannot use the tuner table (POWERCCL_TUNER_TABLE), line 3: unknown protocol `simple" +
                       std::to_string(GetParam()) +
-                      "`; NCCL chooses by itself\nhint: docs/reference/tuner-table.md has the format; a path to a "
+                      "`; NCCL uses its defaults\nhint: docs/reference/tuner-table.md has the format; a path to a "
                       "table begins with /\n");
   setenv("LOCAL_RANK", "1", 1);
   use("other");

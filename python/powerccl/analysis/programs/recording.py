@@ -130,7 +130,8 @@ def program_of_a_rank(
     for (rank, gpu), own in kernels.with_columns(sends_to=-1, receives_from=-1).group_by(
         "rank", "gpu", maintain_order=True
     ):
-        members = {int(comm): tuple(range(ranks)) for comm, ranks in own.select("comm", "ranks").unique().iter_rows()}
+        comms = own.select("comm", "ranks").unique(maintain_order=True)
+        members = {int(comm): tuple(range(ranks)) for comm, ranks in comms.iter_rows()}
         streams = waits_by_stream(waits.filter(pl.col("rank") == rank))
         try:
             if len(streams) > 1 and len(streams[1]) > BUSY_STREAM * len(streams[0]):
