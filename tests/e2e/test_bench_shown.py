@@ -46,6 +46,21 @@ def test_tables_and_lines(powerccl: Powerccl) -> None:
         assert [json.loads(line)["type"] for line in lines.out.splitlines()] == ["header", "point", "summary"]
 
 
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (("-g", "x", "--clocks", "600"), "'x' is not a number"),
+        (("-g", "2", "--clocks"), "--clocks needs a value"),
+        (("-g", "2", "--clocks", "abc"), "'abc' is not a number"),
+    ],
+)
+def test_a_wrong_value_is_named(powerccl: Powerccl, options: tuple[str, ...], said: str) -> None:
+    done = powerccl("bench", "--emulate", "t4x8", "all_reduce", *options)
+    assert done.code == 2
+    assert said in done.err
+    assert "unexpected" not in done.err
+
+
 def test_a_scenario_has_a_row_an_iteration(powerccl: Powerccl) -> None:
     (powerccl.folder / "a.scn").write_text("compute 5\nsync compute\nall_reduce 1M\n")
     done = powerccl("bench", "--emulate", "t4x8", "scenario", "a.scn", "-g", "2", "--iterations", "2", "-w", "1")

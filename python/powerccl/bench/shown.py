@@ -44,7 +44,8 @@ def measure(
     set_clocks = "--set-clocks" in rest
     rest = [word for word in rest if word != "--set-clocks"]
     with contextlib.ExitStack() as stack:
-        rest += stack.enter_context(_leased(native, rest, environment, set_clocks, say))
+        # Behind the first word: an option at the end that lacks its value must not take one of these for it.
+        rest[1:1] = stack.enter_context(_leased(native, rest, environment, set_clocks, say))
         if not as_lines:
             stack.enter_context(_tables())
         return run_child([*program, *rest], environment, say=say).code
@@ -86,7 +87,8 @@ def _leased(
         yield []
         return
     with tempfile.TemporaryDirectory(prefix="powerccl-bench-") as folder, contextlib.ExitStack() as stack:
-        gpus = int(_value(options, _GPUS) or 0)
+        asked = _value(options, _GPUS) or ""
+        gpus = int(asked) if asked.isdecimal() else 0  # anything else the program refuses
         clocks = SweptClocks(native, Path(folder), environment, emulated, say, gpus)
         stack.callback(clocks.close)
         if clocks.dry:
