@@ -8,6 +8,7 @@ import json
 import os
 import pty
 import select
+import shlex
 import signal
 import subprocess
 import sys
@@ -143,7 +144,26 @@ def test_nobody_hears_us(powerccl: Powerccl) -> None:
         "assert os.system(f'{sys.argv[1]} run -- sh -c \"exit 7\" 2>&- >&- <&-') == 7 << 8\n"
     )
     command = [sys.executable, "-c", script, str(Path(sys.executable).parent / "powerccl")]
-    subprocess.run(command, env=powerccl.environment, cwd=powerccl.folder, check=True, capture_output=True)
+    done = subprocess.run(command, env=powerccl.environment, cwd=powerccl.folder, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_closed_stream_costs_what_goes_there(powerccl: Powerccl) -> None:
+    program = shlex.quote(str(Path(sys.executable).parent / "powerccl"))
+
+    def shell(line: str) -> subprocess.CompletedProcess[str]:
+        environment, folder = powerccl.environment, powerccl.folder
+        return subprocess.run(["sh", "-c", line], env=environment, cwd=folder, capture_output=True, text=True)
+
+    closed_out = shell(f"{program} run -- sh -c 'exit 7' >&-")
+    assert closed_out.returncode == 7
+    assert "7" in closed_out.stderr
+    assert "NoneType" not in closed_out.stderr
+    closed_err = shell(f"{program} run -- sh -c 'echo mine; exit 7' 2>&-")
+    assert (closed_err.returncode, closed_err.stdout) == (7, "mine\n")
+    nowhere = shell(f"{program} run --json - -- sh -c 'exit 7' >&-")
+    assert nowhere.returncode == 7
+    assert "standard output is closed" in nowhere.stderr
 
 
 class Shell:

@@ -31,6 +31,8 @@ def say(message: str) -> None:
 
 
 def _print_line(label: str, letters: str, message: str) -> None:
+    if not sys.stderr:  # it was closed when we began, and click would write to stdout instead
+        return
     # The stream by its name: click puts another in the place of one that cannot show everything.
     line = f"{click.style(label, fg=letters, bold=True)} {clean.lines(message)}"
     click.echo(line, file=sys.stderr, color=colour())
@@ -44,14 +46,22 @@ def write_out(target: str | Path, data: bytes | str) -> None:
     """
     raw = clean.lines(data).encode() if isinstance(data, str) else data
     if str(target) == "-":
-        sys.stdout.flush()
+        if not sys.stdout:
+            raise PowercclError("standard output is closed", "name a file instead of -")
+        flush_output()
         sys.stdout.buffer.write(raw)
-        sys.stdout.flush()
+        flush_output()
         return
     try:
         write_whole(target, raw)
     except OSError as error:
         raise PowercclError(f"cannot write {target}: {error.strerror}", "name another file") from error
+
+
+def flush_output() -> None:
+    """Have standard output written, unless it was closed when we began."""
+    if sys.stdout:
+        sys.stdout.flush()
 
 
 def colour() -> bool | None:

@@ -25,7 +25,7 @@ import click
 
 from powerccl import __version__
 from powerccl.commandline.extras import extra_of, not_installed
-from powerccl.commandline.output import fail, say
+from powerccl.commandline.output import fail, flush_output, say
 from powerccl.errors import JobBegunError, PowercclError, one_line
 
 # Where each verb lives: features have their own; the others put several rooms together.
@@ -88,7 +88,7 @@ class Verbs(click.Group):
         except (click.Abort, KeyboardInterrupt):
             sys.exit(130)
         except BrokenPipeError:
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            _discard_output()
             sys.exit(1)
         except ModuleNotFoundError as error:
             if extra_of(error) is None:
@@ -112,15 +112,21 @@ _UNWRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 def _flush(code: int) -> None:
     """Have standard output written. Where that fails, end with an error, or with `code` if that is not 0."""
     try:
-        sys.stdout.flush()
+        flush_output()
     except BrokenPipeError:
         raise
     except OSError as error:
         _cannot_print(error, code or 1)
 
 
+def _discard_output() -> None:
+    """What is left to be printed goes nowhere, so that leaving does not fail again."""
+    if sys.stdout:  # None: it was closed when we began
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
 def _cannot_print(error: OSError, code: int) -> NoReturn:
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # so that leaving does not fail again
+    _discard_output()
     _think_of_the_job(error)
     fail(f"standard output cannot be written: {error.strerror}", code=code)
 
@@ -148,7 +154,7 @@ def _after_the_job(error: JobBegunError) -> NoReturn:
     cause = error.__cause__ or error
     _trace(cause)
     if isinstance(cause, OSError):
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # so that leaving does not fail again
+        _discard_output()
     if error.code is None:
         _fail_unexpected(cause)
     with contextlib.suppress(Exception):

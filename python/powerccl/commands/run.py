@@ -14,7 +14,7 @@ import click
 
 from powerccl.commandline.extras import extra_of, not_installed
 from powerccl.commandline.options import overhead_option
-from powerccl.commandline.output import fail, say, write_out
+from powerccl.commandline.output import fail, flush_output, say, write_out
 from powerccl.commandline.runs import runs_dir_option
 from powerccl.errors import JobBegunError, PowercclError, choose, one_line
 from powerccl.launch.child import Child, ChildNotStartedError, InterruptionError, interruptible
@@ -156,7 +156,7 @@ def command(
             recorded = record(request, say, child)
             if recorded.folder and recorded.leads:
                 _report_or_say(recorded.folder, json_file, quiet, bool(ways))
-        sys.stdout.flush()
+        flush_output()
     except ChildNotStartedError as error:
         fail(str(error), "check the command's name and PATH", error.code)
     except InterruptionError as interruption:
