@@ -22,7 +22,7 @@ class ClockActuator {
   // Starts the thread, which follows `policy`. False if there can be none. `debug`: also say each request.
   bool start(ClockClient* client, ClockPolicy* policy, Trace* trace, bool debug);
 
-  // Something happened that the policy was told of: the clock thread asks it again.
+  // The policy has received something new: the clock thread asks it again.
   void look();
 
   bool failed() const { return follower_.failed(); }

@@ -26,8 +26,8 @@ class ClockFollower {
   // `debug`: also say each request.
   void begin(ClockClient* client, ClockPolicy* policy, Trace* trace, bool debug);
 
-  // Does what the policy wants now. Returns for how many ns nothing is left to do, unless the policy is told of
-  // something before.
+  // Does what the policy wants now. Returns for how many ns nothing is left to do, unless the policy
+  // receives something before.
   uint64_t follow();
   // Reads back and looks after the grant, if it is time. Returns for how many ns, at most `idle_ns`, nothing is left to
   // do.

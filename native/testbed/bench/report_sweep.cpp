@@ -52,7 +52,7 @@ class SweepReport : public Report {
   void on_point() {
     const PointNews news = board_.point;
     const Point& point = plan_[news.index];
-    if (setting_.clock_control == "set" && !clock_holds()) return;  // nobody knows at which clock this was
+    if (setting_.clock_control == "set" && !clock_holds()) return;  // at which clock this was is not known
     Window window;
     window.reason = "--no-energy";
     if (sampler_->running() || options_.energy) window = sampler_->window(news.start_ns, news.end_ns);

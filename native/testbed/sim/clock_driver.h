@@ -25,7 +25,7 @@ class ClockDriver final : public ClockClient {
  public:
   ClockDriver(Server& server, uint32_t gpu, ClockPolicy& policy, const Lease& lease, Trace& trace);
 
-  void look();    // something happened that the policy was told of
+  void look();    // the policy has received something new
   void settle();  // the job is over
 
   uint64_t switches() const { return follower_.switches(); }

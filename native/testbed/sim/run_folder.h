@@ -31,7 +31,7 @@ struct About {
 // One line. Throws bench::Failure.
 void write_json(const bench::json::Object& object, const std::string& file_name);
 
-// The trace of one rank. What goes wrong is told at the end.
+// The trace of one rank. What goes wrong is reported at the end.
 class TraceFile final : public Trace {
  public:
   // Creates the file, which must not exist yet. Throws bench::Failure.

@@ -106,7 +106,7 @@ def _leased(
 
 
 def _attend(clocks: SweptClocks, over: threading.Event, say: Callable[[str], None]) -> None:
-    """Set the clocks that the program asks for. It ends by itself once nobody answers."""
+    """Set the clocks that the program asks for. It ends when powerccld no longer answers."""
     try:
         while not over.is_set():
             clocks.attend(_LOOK_S)
@@ -133,7 +133,7 @@ def _tables() -> Iterator[None]:
 
 def _print(lines: int, shown: int) -> None:
     tables = Tables()
-    # A reader that goes away ends this by an exception. The program notices that nobody reads its lines, and ends.
+    # A reader that goes away ends this by an exception. The program notices that its lines have no reader, and ends.
     with open(lines, "rb") as source, open(shown, "wb", closefd=False) as target:
         for line in source:
             target.write(tables.feed(line))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a search needs of whoever measures; bench/server.py does it with powerccl-bench."""
+"""What a search needs of a measurement; bench/server.py makes it with powerccl-bench."""
 
 from __future__ import annotations
 
