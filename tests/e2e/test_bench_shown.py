@@ -128,6 +128,20 @@ def test_a_reader_that_goes_away_ends_it(on_machine: Powerccl) -> None:
         assert bench.wait(60) == 128 + signal.SIGPIPE, said
 
 
+@pytest.mark.parametrize(("target", "code"), [("/dev/full", 1), ("closed", 128 + signal.SIGPIPE)])
+def test_tables_that_cannot_be_printed_are_no_success(on_machine: Powerccl, target: str, code: int) -> None:
+    if target == "closed":
+        gone, out = os.pipe()
+        os.close(gone)
+    else:
+        out = os.open(target, os.O_WRONLY)
+    command = [str(Path(sys.executable).parent / "powerccl"), "bench", *FEW]
+    done = subprocess.run(command, env={**on_machine.environment}, stdout=out, stderr=subprocess.PIPE, text=True)
+    os.close(out)
+    assert done.returncode in (code, 128 + signal.SIGPIPE), done.stderr
+    assert "unexpected" not in done.stderr
+
+
 def test_clocks_are_set_and_restored(on_machine: Powerccl, machine: EmulatedMachine) -> None:
     options = ("all_reduce", "-b", "32M", "-e", "32M", "-c", "0", "-n", "2", "--min-time", "0.1", "--json", "a.json")
     done = on_machine("bench", *options, "--clocks", "1500,600")

@@ -5,9 +5,11 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import tempfile
 import threading
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
@@ -46,9 +48,15 @@ def measure(
     with contextlib.ExitStack() as stack:
         # Behind the first word: an option at the end that lacks its value must not take one of these for it.
         rest[1:1] = stack.enter_context(_leased(native, rest, environment, set_clocks, say))
-        if not as_lines:
-            stack.enter_context(_tables())
-        return run_child([*program, *rest], environment, say=say).code
+        printed = _Printed() if as_lines else stack.enter_context(_tables())
+        code = run_child([*program, *rest], environment, say=say).code
+    # Whether the program itself has noticed depends on what it had left to write.
+    if isinstance(printed.failed, BrokenPipeError):
+        return code or 128 + signal.SIGPIPE
+    if printed.failed:
+        say(f"cannot print the tables: {printed.failed}")
+        return code or 1
+    return code
 
 
 def _without(options: list[str], name: str, value: str) -> tuple[list[str], bool]:
@@ -115,26 +123,37 @@ def _attend(clocks: SweptClocks, over: threading.Event, say: Callable[[str], Non
         clocks.release()
 
 
+@dataclass
+class _Printed:
+    """What became of the tables."""
+
+    failed: OSError | None = None
+
+
 @contextlib.contextmanager
-def _tables() -> Iterator[None]:
+def _tables() -> Iterator[_Printed]:
     """Print tables of what processes that start meanwhile write to standard output."""
     shown = os.dup(1)
     lines, written = os.pipe()
     os.dup2(written, 1)
     os.close(written)
-    thread = start_thread(partial(_print, lines, shown), "tables")
+    printed = _Printed()
+    thread = start_thread(partial(_print, lines, shown, printed), "tables")
     try:
-        yield
+        yield printed
     finally:
         os.dup2(shown, 1)
         thread.join(_DRAIN_S)
         os.close(shown)
 
 
-def _print(lines: int, shown: int) -> None:
+def _print(lines: int, shown: int, printed: _Printed) -> None:
     tables = Tables()
-    # A reader that goes away ends this by an exception. The program notices that its lines have no reader, and ends.
-    with open(lines, "rb") as source, open(shown, "wb", closefd=False) as target:
-        for line in source:
-            target.write(tables.feed(line))
-            target.flush()
+    # A reader that goes away ends this. The program notices that its lines have no reader, and ends too.
+    try:
+        with open(lines, "rb") as source, open(shown, "wb", closefd=False) as target:
+            for line in source:
+                target.write(tables.feed(line))
+                target.flush()
+    except OSError as error:
+        printed.failed = error
