@@ -189,10 +189,12 @@ sanitize: setup build/deps/.ready
 	tools/run-sanitized address,undefined build/asan
 	tools/run-sanitized thread build/tsan
 
+# Threads count together.
+COUNTED = --coverage -fprofile-update=atomic
 # make coverage    lines and branches that the native and the Python tests reach, as pages in build/coverage
 coverage: setup build/deps/.ready
 	cmake -S . -B build/coverage/native -G Ninja -DPython3_EXECUTABLE=$(BIN)/python -DPOWERCCL_TESTS=ON \
-	  -DCMAKE_BUILD_TYPE=Debug -DCMAKE_C_FLAGS=--coverage -DCMAKE_CXX_FLAGS=--coverage
+	  -DCMAKE_BUILD_TYPE=Debug "-DCMAKE_C_FLAGS=$(COUNTED)" "-DCMAKE_CXX_FLAGS=$(COUNTED)"
 	cmake --build build/coverage/native --parallel $(JOBS)
 	ctest --test-dir build/coverage/native --output-on-failure --timeout 600 --label-exclude unsanitized
 	$(BIN)/gcovr --filter native/ --print-summary --html-details build/coverage/native.html build/coverage/native
