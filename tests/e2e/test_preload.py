@@ -7,7 +7,6 @@ import json
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import polars as pl
 import pytest
 from harness import Powerccl
@@ -88,8 +87,10 @@ def test_waits_end_with_their_kernels(powerccl: Powerccl) -> None:
     _, run = replay(powerccl, "tp", POWERCCL_KERNEL_EVENTS="all")
     both = tables.waits(run).join(tables.kernels(run), on=["rank", "call_id"])
     assert len(both) > 1000
-    late_ms = ((both["resume_ns"] - both["stop_ns"]) / 1e6).abs()
-    assert np.median(late_ms.to_numpy()) < 0.5
+    late = both.with_columns(ms=(pl.col("resume_ns") - pl.col("stop_ns")) / 1e6)
+    of_rank = pl.col("ms").median().over("rank")  # a busy host reads the two clocks of a rank apart
+    assert late.select((pl.col("ms") - of_rank).abs().median()).item() < 0.2
+    assert late.select(of_rank.abs().max()).item() < 5
 
 
 def test_plugins_that_name_no_streams_are_helped(powerccl: Powerccl) -> None:
