@@ -158,8 +158,8 @@ void CollectiveEngine::start_step_flow(Comm& comm, Step& step) {
           if (!other.crosses) return 1.0 / within_ns;
           const Platform& on = engine_.platform();
           const double between_ns =
-              on.network_ns(pattern, bytes, ranks, spread.adapters) * share(other, &GpuLoad::network);
-          return 1.0 / (std::max(within_ns, between_ns) + on.network_latency_ns(pattern, spread.hosts));
+              on.network_ns(pattern, bytes, ranks, spread.hosts, spread.adapters) * share(other, &GpuLoad::network);
+          return 1.0 / (std::max(within_ns, between_ns) + on.network_latency_ns(pattern, bytes, spread.hosts));
         },
         [this, id](Time) { work_done(id); });
   }

@@ -90,7 +90,11 @@ double Gpu::watts_at(double clock_mhz, bool computes) const {
   const double fv2 = p.fv2(clock_mhz);
   const double leakage_w = p.leakage_w_per_kv * p.volts(clock_mhz) * (temperature_c_ - p.leakage_reference_c);
   double watts = p.static_w + leakage_w + p.tree_w * fv2;
-  if (computes) watts += p.compute_w * fv2 * (kernels_ > 0 ? kernel_powers_ / kernels_ : 1);
+  if (computes) {
+    const double share = 1.0 / std::max(1u, kernels_);
+    const Activity activity = {activities_.compute * share, activities_.memory * share};
+    watts += p.kernel_w(kernels_ > 0 ? activity : p.kernel, clock_mhz);
+  }
   if (!communications_.empty()) {
     const Communication& largest = *communications_.rbegin();
     watts += p.communication_w(largest.bytes, clock_mhz) * largest.power;

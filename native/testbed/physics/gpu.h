@@ -42,12 +42,16 @@ class Gpu {
 
   void settle(int64_t now);
   // After settle(): what runs, and what is locked. update() makes it count; true: the clock changed.
-  // `power`: of what the platform says that computation draws.
-  void kernel_started(double power = 1) {
+  void kernel_started(const Activity& activity = {}) {
     ++kernels_;
-    kernel_powers_ += power;
+    activities_.compute += activity.compute;
+    activities_.memory += activity.memory;
   }
-  void kernel_stopped(double power = 1) { kernel_powers_ = --kernels_ == 0 ? 0 : kernel_powers_ - power; }
+  void kernel_stopped(const Activity& activity = {}) {
+    const bool last = --kernels_ == 0;
+    activities_.compute = last ? 0 : activities_.compute - activity.compute;
+    activities_.memory = last ? 0 : activities_.memory - activity.memory;
+  }
   void communication_started(const Communication& communication);
   void communication_stopped(const Communication& communication);
   void wake();                                    // a context came up: out of P8 for a while
@@ -79,7 +83,7 @@ class Gpu {
   double temperature_c_;
   double watts_ = 0;
   uint32_t kernels_ = 0;
-  double kernel_powers_ = 0;  // of all of them; they share the GPU
+  Activity activities_{0, 0};  // of all of them together; they share the GPU
   uint32_t locked_min_mhz_ = 0, locked_max_mhz_ = 0;
   bool asleep_ = true;
   bool capped_ = false;

@@ -124,6 +124,7 @@ void add_numbers(std::map<std::string, Setter>& keys, Platform& p) {
   whole("hosts", p.hosts);
   real("network_gbs", p.network_gbs);
   real("network_latency_us", p.network_latency_us);
+  real("network_hop_us", p.network_hop_us);
   whole("multiprocessors", p.multiprocessors);
   whole("nccl_channels", p.nccl_channels);
   whole("nccl_warps", p.nccl_warps);
@@ -136,7 +137,6 @@ void add_numbers(std::map<std::string, Setter>& keys, Platform& p) {
   whole("memory_clock_mhz", p.memory_clock_mhz);
   real("reference_clock_mhz", p.reference_clock_mhz);
   real("memory_bound_share", p.memory_bound_share);
-  real("memory_bound_power", p.memory_bound_power);
   real("overlap_compute_rate", p.overlap_compute_rate);
   real("kernel_launch_us", p.kernel_launch_us);
   real("hostfunc_us", p.hostfunc_us);
@@ -150,6 +150,10 @@ void add_numbers(std::map<std::string, Setter>& keys, Platform& p) {
   real("static_w", p.static_w);
   real("tree_w", p.tree_w);
   real("compute_w", p.compute_w);
+  real("memory_static_w", p.memory_static_w);
+  real("memory_w", p.memory_w);
+  real("kernel_compute", p.kernel.compute);
+  real("kernel_memory", p.kernel.memory);
   real("comm_clock_w", p.comm_clock_w);
   real("leakage_w_per_kv", p.leakage_w_per_kv);
   real("leakage_reference_c", p.leakage_reference_c);
@@ -347,7 +351,7 @@ const char* missing(const Platform& p) {
     return "clock_idle_mhz is outside the range";
   if (p.reference_clock_mhz <= 0) return "reference_clock_mhz is missing";
   if (p.memory_bound_share > 1) return "memory_bound_share is a share of 1";
-  if (p.memory_bound_power > 1) return "memory_bound_power is a share of 1";
+  if (p.kernel.compute > 1 || p.kernel.memory > 1) return "kernel_compute and kernel_memory are shares of 1";
   if (p.overlap_compute_rate <= 0) return "overlap_compute_rate must be above 0";
   if (p.voltage_v.empty()) return "voltage_v is missing";
   if (p.gpu_spread < 0 || p.gpu_spread > 0.5) return "gpu_spread must be from 0 to 0.5";
@@ -425,15 +429,25 @@ double Platform::collective_ns(Pattern pattern, double bytes, double clock_mhz, 
   return std::max(base, bytes * bus_factor(pattern, nranks) / bus_bandwidth_gbs(pattern, bytes, clock_mhz, nranks));
 }
 
-double Platform::network_ns(Pattern pattern, double bytes, uint32_t nranks, uint32_t adapters) const {
-  return bytes * bus_factor(pattern, nranks) / (network_gbs * adapters);
+double Platform::network_ns(Pattern pattern, double bytes, uint32_t nranks, uint32_t of_hosts,
+                            uint32_t adapters) const {
+  const bool joined =
+      pattern == Pattern::kAllReduce || pattern == Pattern::kAllGather || pattern == Pattern::kReduceScatter;
+  return bytes * bus_factor(pattern, joined ? of_hosts : nranks) / (network_gbs * adapters);
 }
 
-double Platform::network_latency_ns(Pattern pattern, uint32_t of_hosts) const {
+double Platform::network_latency_ns(Pattern pattern, double bytes, uint32_t of_hosts) const {
   const double tree = std::ceil(std::log2(of_hosts)), ring = of_hosts - 1.0;
   const bool has_tree = pattern == Pattern::kAllReduce || pattern == Pattern::kBroadcast || pattern == Pattern::kReduce;
   const double hops = (has_tree ? tree : ring) * (pattern == Pattern::kAllReduce ? 2 : 1);
-  return hops * network_latency_us * 1e3;
+  constexpr double kMib = 1024.0 * 1024, kPower = 0.4;  // fitted to 4 to 2,048 GPUs with four adapters a host
+  const double fills_us = has_tree ? network_hop_us * std::pow(bytes / kMib, kPower) : 0;
+  return hops * (network_latency_us + fills_us) * 1e3;
+}
+
+double Platform::kernel_w(const Activity& activity, double clock_mhz) const {
+  const double f_v2 = fv2(clock_mhz);
+  return activity.compute * compute_w * f_v2 + activity.memory * (memory_static_w + memory_w * f_v2);
 }
 
 double Platform::communication_w(double bytes, double clock_mhz) const {

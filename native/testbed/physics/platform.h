@@ -74,6 +74,11 @@ struct TuningModel {
   bool noise_always = false;                  // also where no variable is set
 };
 
+// What a kernel keeps busy, as a share of what a matrix product and a copy do: {1, 0} and {0, 1}.
+struct Activity {
+  double compute = 1, memory = 0;
+};
+
 struct Platform {
   std::string name;          // "t4x8"
   uint32_t fingerprint = 0;  // of all keys and values in force: other changes or another file, another number
@@ -83,24 +88,26 @@ struct Platform {
   uint32_t hosts = 1;
   double network_gbs = 0;         // between hosts, of each GPU's network adapter
   double network_latency_us = 0;  // from one host to the next
+  double network_hop_us = 0;      // added to it along a tree, for 1 MiB: a hop begins when a part of the data is there
   uint64_t memory_bytes = 0;
   uint32_t multiprocessors = 1, compute_major = 7, compute_minor = 5;
 
   uint32_t clock_min_mhz = 0, clock_max_mhz = 0, clock_step_mhz = 15, memory_clock_mhz = 0, clock_idle_mhz = 0;
   double reference_clock_mhz = 0;   // declared durations hold at this clock
   double memory_bound_share = 0;    // of a kernel's time at the reference clock: does not scale with the clock
-  double memory_bound_power = 1;    // of a kernel's power, where all of its time is such
   double overlap_compute_rate = 1;  // a kernel's rate while the GPU also communicates
 
   double kernel_launch_us = 0, hostfunc_us = 0, memop_us = 0, event_us = 0, copy_launch_us = 0;
   double copy_host_gbs = 10, copy_device_gbs = 200;
 
-  // Power in watts: P8 when idle for long, else static + leakage(T) + tree * fV^2 + what runs.
-  double idle_p8_w = 0, idle_drop_ms = 0, static_w = 0, tree_w = 0;  // tree_w, compute_w: W per MHz*V^2
-  double compute_w = 0;
-  Line voltage_v;                                        // over MHz
-  SizeCurve comm_w;                                      // what communication adds, over the bytes of the operation
-  double comm_clock_w = 0;                               // of it, W per MHz*V^2
+  // Power in watts: P8 when idle for long, else static + leakage(T) + tree * fV^2 + what runs. A matrix product adds
+  // compute * fV^2, a copy memory_static + memory * fV^2, and other kernels parts of both.
+  double idle_p8_w = 0, idle_drop_ms = 0, static_w = 0, memory_static_w = 0;
+  double tree_w = 0, compute_w = 0, memory_w = 0;  // W per MHz*V^2
+  Activity kernel;                                 // of kernels that do not say what share of their time is memory's
+  Line voltage_v;                                  // over MHz
+  SizeCurve comm_w;                                // what communication adds, over the bytes of the operation
+  double comm_clock_w = 0;                         // of it, W per MHz*V^2
   double leakage_w_per_kv = 0, leakage_reference_c = 0;  // per kelvin above the reference and volt
   double gpu_spread = 0;                                 // share by which GPUs draw more or less than the platform says
   double ambient_c = 25, thermal_k_per_w = 0, thermal_tau_ms = 1000, start_temperature_c = 30;
@@ -137,10 +144,11 @@ struct Platform {
   uint32_t host_of(uint32_t gpu) const { return gpu / (gpus / hosts); }
   uint32_t index_on_host(uint32_t gpu) const { return gpu % (gpus / hosts); }
   // How long the network holds up an operation of a communicator on so many hosts with `adapters` of its GPUs on each.
-  // Their bus bandwidth adds up, as each is on a ring or tree of its own.
-  double network_ns(Pattern pattern, double bytes, uint32_t nranks, uint32_t adapters) const;
+  // GPUs of a host join their data before it leaves: all-reduce, all-gather and reduce-scatter go from host to host.
+  double network_ns(Pattern pattern, double bytes, uint32_t nranks, uint32_t of_hosts, uint32_t adapters) const;
   // What hops between hosts add: along a tree where the pattern has one, else from each host to the next.
-  double network_latency_ns(Pattern pattern, uint32_t of_hosts) const;
+  double network_latency_ns(Pattern pattern, double bytes, uint32_t of_hosts) const;
+  double kernel_w(const Activity& activity, double clock_mhz) const;  // W added to an otherwise idle GPU
   // W that communicating `bytes` adds to an otherwise idle GPU at that clock.
   double communication_w(double bytes, double clock_mhz) const;
   double volts(double clock_mhz) const;

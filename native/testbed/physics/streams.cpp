@@ -199,18 +199,15 @@ void Streams::begin_kernel(Key key, Stream& stream, uint64_t declared) {
                  share_code = declared >> kMemoryShareBit;
   const double memory_share =
       share_code == 0 ? platform.memory_bound_share : std::min(static_cast<double>(share_code - 1) / 1000, 1.0);
-  // What the platform's figures of power are of draws all of it.
-  const double power = share_code == 0 ? 1
-                                       : 1 - (1 - platform.memory_bound_power) *
-                                                 std::max(0.0, memory_share - platform.memory_bound_share);
-  clockwork_.change_gpu(gpu, [power](Gpu& changed) { changed.kernel_started(power); });
+  const Activity activity = share_code == 0 ? platform.kernel : Activity{1 - memory_share, memory_share};
+  clockwork_.change_gpu(gpu, [activity](Gpu& changed) { changed.kernel_started(activity); });
   const double reference_mhz = platform.reference_clock_mhz;
   auto rate = [memory_share, reference_mhz](std::span<const double> clocks) {
     return 1 / (memory_share + (1 - memory_share) * reference_mhz / clocks[0]);
   };
-  stream.power = power;
-  auto done = [this, key, gpu, power](Time) {
-    clockwork_.change_gpu(gpu, [power](Gpu& changed) { changed.kernel_stopped(power); });
+  stream.activity = activity;
+  auto done = [this, key, gpu, activity](Time) {
+    clockwork_.change_gpu(gpu, [activity](Gpu& changed) { changed.kernel_stopped(activity); });
     const auto entry = streams_.find(key);
     if (entry == streams_.end()) return;
     entry->second.work = 0;
@@ -392,7 +389,7 @@ void Streams::remove_client(ClientId client) {
     waiters_.erase(at->first);
     if (stream.work != 0) {
       clockwork_.cancel_work(stream.work);
-      clockwork_.change_gpu(stream.gpu, [power = stream.power](Gpu& gpu) { gpu.kernel_stopped(power); });
+      clockwork_.change_gpu(stream.gpu, [activity = stream.activity](Gpu& gpu) { gpu.kernel_stopped(activity); });
     }
     const auto entry = collectives_.find(stream.collective);
     if (entry != collectives_.end()) {

@@ -53,7 +53,7 @@ class Streams {
     std::deque<std::vector<std::byte>> queue;  // messages as they were sent
     TimerId timer = 0;                         // of the launch, or of the front's end
     WorkId work = 0;
-    double power = 1;  // of the kernel that runs                           // of a kernel
+    Activity activity;  // of the kernel that runs
     OpId collective = 0;
     Time due = 0;  // a callback's end, if the client is not much slower
     Clockwork::HoldId hold = 0;

@@ -20,7 +20,7 @@ TEST(H100Calibration, PowerOfProductsAndOfDecoding) {
   EXPECT_NEAR(gpu.watts(), 715, 15);
   gpu.kernel_stopped();
   gpu.lock(1980, 1980);
-  gpu.kernel_started(1 - (1 - platform.memory_bound_power) * (0.95 - platform.memory_bound_share));
+  gpu.kernel_started({.compute = 0.1, .memory = 1});
   gpu.update();
   EXPECT_NEAR(gpu.watts(), 534, 30);
 }

@@ -43,8 +43,14 @@ TEST(Platform, SeveralHostsNeedANetworkAndEvenShares) {
   EXPECT_EQ(two.host_of(7), 0u);
   EXPECT_EQ(two.host_of(8), 1u);
   EXPECT_EQ(two.index_on_host(8), 0u);
-  EXPECT_DOUBLE_EQ(two.network_latency_ns(Pattern::kAllReduce, 8), 2 * 3 * 5e3) << "up and down a tree";
-  EXPECT_DOUBLE_EQ(two.network_latency_ns(Pattern::kAllGather, 8), 7 * 5e3) << "along a ring";
+  EXPECT_DOUBLE_EQ(two.network_latency_ns(Pattern::kAllReduce, 1e6, 8), 2 * 3 * 5e3) << "up and down a tree";
+  EXPECT_DOUBLE_EQ(two.network_latency_ns(Pattern::kAllGather, 1e6, 8), 7 * 5e3) << "along a ring";
+  const Platform filled =
+      platform_or_fail("t4x8", ":gpus=16,hosts=2,network_gbs=1,network_latency_us=5,network_hop_us=30");
+  EXPECT_DOUBLE_EQ(filled.network_latency_ns(Pattern::kAllReduce, 1 << 20, 2), 2 * 35e3) << "a part of the data first";
+  // Each host sends half of what its GPUs have joined, and receives as much.
+  EXPECT_DOUBLE_EQ(two.network_ns(Pattern::kAllReduce, 8e6, 16, 2, 8), 1e6);
+  EXPECT_DOUBLE_EQ(two.network_ns(Pattern::kAllToAll, 8e6, 16, 2, 8), 8e6 * 15 / 16 / 8);
 }
 
 TEST(PlatformFile, TheBuiltInOnesRead) {
