@@ -25,7 +25,7 @@ from scipy.optimize import nnls
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 from evidence.analysis.boards_picture import MOST, Load, draw
-from support.figures import Figures, one, show, write
+from support.figures import Figures, about, one, show, write
 
 from powerccl.whatif.machines import points_of, value_of
 
@@ -248,7 +248,12 @@ def main() -> None:
     if asked.picture:
         asked.picture.write_text(draw(panels_of(every)))
     show(figures)
-    write(asked.out, figures)
+    conditions = (
+        "published points of power, time and SM clock of others' GPUs, and of NCCL's all-reduce on Alps; activity is "
+        "fitted on three clocks of a load. The fields low and high are the least and the largest error"
+    )
+    command = "evidence/scripts/figures-physics.py --data FOLDER"
+    write(asked.out, figures, **about(command, conditions, machine="none: arithmetic on published points"))
 
 
 if __name__ == "__main__":
