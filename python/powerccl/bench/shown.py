@@ -105,12 +105,12 @@ def _leased(
             yield []
             return
         over = threading.Event()
-        with clocks.connect_bench() as theirs:
-            os.set_inheritable(theirs.fileno(), True)
+        with clocks.connect_bench() as program_socket:
+            os.set_inheritable(program_socket.fileno(), True)
             thread = start_thread(partial(_attend, clocks, over, say), "clocks")
             stack.callback(thread.join)
             stack.callback(over.set)
-            yield ["--clock-socket", str(theirs.fileno())]
+            yield ["--clock-socket", str(program_socket.fileno())]
 
 
 def _attend(clocks: SweptClocks, over: threading.Event, say: Callable[[str], None]) -> None:

@@ -42,9 +42,9 @@ class Tables:
     def feed(self, line: bytes) -> bytes:
         """What to print for one line of the program."""
         try:
-            found = msgspec.json.decode(line, type=dict[str, Any])
-            if found["type"] == "header":
-                self._header = found
+            row = msgspec.json.decode(line, type=dict[str, Any])
+            if row["type"] == "header":
+                self._header = row
             known: dict[str, Callable[[dict[str, Any]], list[str]]] = {
                 "header": self._begin,
                 "point": self._point,
@@ -55,7 +55,7 @@ class Tables:
             }
             if not self._header:  # replies of `serve` have no header
                 return line
-            return "".join(f"{each}\n" for each in known[found["type"]](found)).encode()
+            return "".join(f"{each}\n" for each in known[row["type"]](row)).encode()
         except (msgspec.MsgspecError, KeyError, TypeError, ValueError):
             return line
 

@@ -130,7 +130,7 @@ def _histogram(calls: pl.DataFrame, kernels: pl.DataFrame) -> list[Case]:
     called = covered.group_by(key, maintain_order=True).agg(
         calls=pl.len(), call_bytes=pl.col("bytes").median(), estimated_ns=pl.col("estimate_ns").sum()
     )
-    found = []
+    cases = []
     for row in called.join(ran, on=key, how="full", coalesce=True).sort(key).iter_rows(named=True):
         if row["pattern"] not in PATTERNS or row["ranks"] < 2:
             continue
@@ -138,7 +138,7 @@ def _histogram(calls: pl.DataFrame, kernels: pl.DataFrame) -> list[Case]:
         seconds = ((row["kernel_ns"] or 0) + (row["estimated_ns"] or 0)) / 1e9 / gpus
         if size_class(size):
             number = int(row["calls"] or row["ran"] or 0) // gpus
-            found.append(Case(row["pattern"], size, ranks=int(row["ranks"]), calls=max(number, 1), seconds=seconds))
-    total = sum(_time(case) for case in found) or 1.0
-    found = [msgspec.structs.replace(case, weight=_time(case) / total) for case in found]
-    return sorted(found, key=_time, reverse=True)
+            cases.append(Case(row["pattern"], size, ranks=int(row["ranks"]), calls=max(number, 1), seconds=seconds))
+    total = sum(_time(case) for case in cases) or 1.0
+    cases = [msgspec.structs.replace(case, weight=_time(case) / total) for case in cases]
+    return sorted(cases, key=_time, reverse=True)

@@ -74,21 +74,21 @@ def command(
             )
         return path
 
-    found = compare_sides(sides, find, energy, own_reference)
+    comparison = compare_sides(sides, find, energy, own_reference)
     if json_file:
-        write_out(json_file, clean.to_json(found, indent=2))
+        write_out(json_file, clean.to_json(comparison, indent=2))
     if csv_file:
-        write_out(csv_file, report.as_csv(found))
+        write_out(csv_file, report.as_csv(comparison))
     if markdown_file:
-        write_out(markdown_file, report.markdown(found))
+        write_out(markdown_file, report.markdown(comparison))
     if html_file:
         from powerccl.compare.page import compare_page
 
-        write_out(html_file, compare_page(found).encode())
-    report.print_compare(Console(stderr=bool(to_stdout)), found)
-    left_out = sum(len(side.left_out) for side in found.sides)
+        write_out(html_file, compare_page(comparison).encode())
+    report.print_compare(Console(stderr=bool(to_stdout)), comparison)
+    left_out = sum(len(side.left_out) for side in comparison.sides)
     if left_out:
-        count = left_out + sum(len(side.members) for side in found.sides)
+        count = left_out + sum(len(side.members) for side in comparison.sides)
         raise PowercclError(
             f"{left_out} of {count} could not be read; the comparison is of the others",
             "repeat them, or leave them out",

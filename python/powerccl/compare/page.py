@@ -28,48 +28,50 @@ _CHARTS: dict[str, tuple[str, str, float, tuple[str, ...], int]] = {
 }
 
 
-def compare_page(found: SideBySide) -> str:
+def compare_page(comparison: SideBySide) -> str:
     """The page's HTML, self-contained."""
-    key = [(text, COLOURS[index % len(COLOURS)]) for index, text in enumerate(what_sides_are(found))]
-    sections = [Section(against(found), 1, found.modelled, key=key)]
-    for title, texts in (("Before you compare", found.caveats), ("What differs between them", found.differs)):
+    key = [(text, COLOURS[index % len(COLOURS)]) for index, text in enumerate(what_sides_are(comparison))]
+    sections = [Section(against(comparison), 1, comparison.modelled, key=key)]
+    for title, texts in (("Before you compare", comparison.caveats), ("What differs between them", comparison.differs)):
         sections += [Section(title, lines=texts)] if texts else []
-    tables = grids(found)
-    sections += [_table(grid, "In short" if found.headline else "Figures") for grid in tables[:1] if not grid.title]
-    whole = [row for row in found.rows if not row.pattern]
-    if found.kind == RUN and whole:
-        charts = [Chart("whole", "Against the baseline", _bars(found, whole))]
+    tables = grids(comparison)
+    sections += [
+        _table(grid, "In short" if comparison.headline else "Figures") for grid in tables[:1] if not grid.title
+    ]
+    whole = [row for row in comparison.rows if not row.pattern]
+    if comparison.kind == RUN and whole:
+        charts = [Chart("whole", "Against the baseline", _bars(comparison, whole))]
         sections.append(Section("Change of the whole run", charts=charts, height_px=340))
-    places = dict.fromkeys((row.pattern, row.variant) for row in found.rows if row.pattern)
+    places = dict.fromkeys((row.pattern, row.variant) for row in comparison.rows if row.pattern)
     for number, (pattern, variant) in enumerate(places):
-        rows = [row for row in found.rows if (row.pattern, row.variant) == (pattern, variant)]
+        rows = [row for row in comparison.rows if (row.pattern, row.variant) == (pattern, variant)]
         title = pattern.replace("_", "-") + (f", {variant}" if variant else "")
-        if charts := _curves(found, number, rows):
+        if charts := _curves(comparison, number, rows):
             sections.append(Section(title, charts=charts, height_px=270))
     sections += [_table(grid, f"{grid.title}, every size") for grid in tables if grid.title]
-    sections.append(Section("", notes=[*found.notes, CURVES]))
-    model = f"{found.modelled.capitalize()}: all figures come from a model, none from hardware."
-    return page(against(found), sections, model if found.modelled else "")
+    sections.append(Section("", notes=[*comparison.notes, CURVES]))
+    model = f"{comparison.modelled.capitalize()}: all figures come from a model, none from hardware."
+    return page(against(comparison), sections, model if comparison.modelled else "")
 
 
 def _table(grid: Grid, title: str) -> Section:
     return Section(title, table=grid.table())
 
 
-def _curves(found: SideBySide, number: int, rows: list[Row]) -> list[Chart]:
+def _curves(comparison: SideBySide, number: int, rows: list[Row]) -> list[Chart]:
     charts = []
     for name, (title, unit, factor, whats, most_bytes) in _CHARTS.items():
         chosen = [row for row in rows if row.what in whats and (row.size_bytes or 0) <= (most_bytes or 1 << 62)]
         if len({row.size_bytes for row in chosen}) > 1:
-            charts.append(Chart(f"{name}-{number}", title, _curve(found, chosen, unit, factor)))
+            charts.append(Chart(f"{name}-{number}", title, _curve(comparison, chosen, unit, factor)))
     return charts
 
 
-def _curve(found: SideBySide, rows: list[Row], unit: str, factor: float) -> dict[str, Any]:
+def _curve(comparison: SideBySide, rows: list[Row], unit: str, factor: float) -> dict[str, Any]:
     """One line a side, with its intervals as bars."""
     rows = sorted(rows, key=lambda row: row.size_bytes or 0)
     data = []
-    for index, side in enumerate(found.sides):
+    for index, side in enumerate(comparison.sides):
         # An exact zero has no place on a logarithmic axis: a barrier stands at half a byte.
         cells = [
             (max(row.size_bytes or 0, 0.5), row.cells[index]) for row in rows if row.cells[index].value is not None
@@ -96,11 +98,11 @@ def _error_bars(cells: list[Cell], factor: float, colour: str) -> dict[str, Any]
     return {"type": "data", "symmetric": False, **ends, "thickness": 1, "width": 3, "color": colour}
 
 
-def _bars(found: SideBySide, rows: list[Row]) -> dict[str, Any]:
+def _bars(comparison: SideBySide, rows: list[Row]) -> dict[str, Any]:
     """Totals of runs, each against the baseline's."""
     chosen = [row for row in rows if row.cells[0].value and row.unit in ("s", "J", "W")]
     data = []
-    for index, side in enumerate(found.sides[1:], 1):
+    for index, side in enumerate(comparison.sides[1:], 1):
         judged = [(row.what, row.changes[index - 1]) for row in reversed(chosen)]
         known = [(name, Cell(value=of.pct, low=of.low_pct, high=of.high_pct)) for name, of in judged]
         known = [(name, of) for name, of in known if of.value is not None]
@@ -108,6 +110,6 @@ def _bars(found: SideBySide, rows: list[Row]) -> dict[str, Any]:
         values, names = [of.value for _, of in known], [name for name, _ in known]
         colour = COLOURS[index % len(COLOURS)]
         data.append(bars(side.name, values, names, "%", colour, orientation="h", error_x=ends))
-    horizontal = {"title": f"change against {found.sides[0].name}, %", "zeroline": True}
+    horizontal = {"title": f"change against {comparison.sides[0].name}, %", "zeroline": True}
     more = {"showlegend": False, "hovermode": "closest", "margin": {"l": 190, "r": 14, "t": 8, "b": 40}}
     return figure(data, horizontal, {"showgrid": False}, **more)

@@ -49,44 +49,44 @@ class Grid:
         return table
 
 
-def change_text(found: Change, brief: bool = False) -> str:
+def change_text(delta: Change, brief: bool = False) -> str:
     """`-82.1 % (-82.9 to -81.0 %)`, `× 5.02`, `+0.3 %, not significant`; with * where it is of two runs only."""
-    if found.pct is None:
+    if delta.pct is None:
         return NOT_KNOWN
-    far = 1 + found.pct / 100 >= MANY_TIMES
-    text = factor(1 + found.pct / 100) if far else change(found.pct, wide=(found.high_pct or 0) - (found.low_pct or 0))
-    if found.verdict == SAME:
+    far = 1 + delta.pct / 100 >= MANY_TIMES
+    text = factor(1 + delta.pct / 100) if far else change(delta.pct, wide=(delta.high_pct or 0) - (delta.low_pct or 0))
+    if delta.verdict == SAME:
         return f"≈ {text}" if brief else f"{text}, not significant"
-    if found.verdict not in (LOWER, HIGHER):
+    if delta.verdict not in (LOWER, HIGHER):
         return f"{text} ?"
-    mark = "" if found.of_settings else " *"
-    if brief or found.low_pct is None or found.high_pct is None:
+    mark = "" if delta.of_settings else " *"
+    if brief or delta.low_pct is None or delta.high_pct is None:
         return text + mark
     if far:
-        return factor(*(1 + end / 100 for end in (found.pct, found.low_pct, found.high_pct))) + mark
-    return f"{text} ({change_between(found.low_pct, found.high_pct)}){mark}"
+        return factor(*(1 + end / 100 for end in (delta.pct, delta.low_pct, delta.high_pct))) + mark
+    return f"{text} ({change_between(delta.low_pct, delta.high_pct)}){mark}"
 
 
-def change_style(row: Row, found: Change) -> str:
+def change_style(row: Row, delta: Change) -> str:
     """Green where settings made it better beyond chance, red where worse."""
-    if found.verdict not in (LOWER, HIGHER) or not row.better or not found.of_settings:
-        return QUIET if found.verdict == SAME else ""
-    return GOOD if (found.verdict == LOWER) == (row.better == "less") else BAD
+    if delta.verdict not in (LOWER, HIGHER) or not row.better or not delta.of_settings:
+        return QUIET if delta.verdict == SAME else ""
+    return GOOD if (delta.verdict == LOWER) == (row.better == "less") else BAD
 
 
-def grids(found: SideBySide, brief: bool = False) -> list[Grid]:
+def grids(comparison: SideBySide, brief: bool = False) -> list[Grid]:
     """The comparison as tables: the form of published ones first, then of each pattern its sizes."""
     tables = []
-    if found.headline:
-        tables.append(_listed("", [side.name for side in found.sides], found.headline, brief, _label))
-    whole = [row for row in found.rows if not row.pattern]
+    if comparison.headline:
+        tables.append(_listed("", [side.name for side in comparison.sides], comparison.headline, brief, _label))
+    whole = [row for row in comparison.rows if not row.pattern]
     if whole:
-        tables.append(_listed("", [side.name for side in found.sides], whole, brief, lambda row: row.what))
-    places = dict.fromkeys((row.pattern, row.variant) for row in found.rows if row.pattern)
+        tables.append(_listed("", [side.name for side in comparison.sides], whole, brief, lambda row: row.what))
+    places = dict.fromkeys((row.pattern, row.variant) for row in comparison.rows if row.pattern)
     for pattern, variant in places:
-        rows = [row for row in found.rows if (row.pattern, row.variant) == (pattern, variant)]
+        rows = [row for row in comparison.rows if (row.pattern, row.variant) == (pattern, variant)]
         title = pattern.replace("_", "-") + (f", {variant}" if variant else "")
-        tables.append(_by_size(title, found, rows, brief))
+        tables.append(_by_size(title, comparison, rows, brief))
     return tables
 
 
@@ -116,10 +116,10 @@ def _listed(title: str, names: Sequence[str], rows: Sequence[Row], brief: bool, 
     return grid
 
 
-def _by_size(title: str, found: SideBySide, rows: Sequence[Row], brief: bool) -> Grid:
+def _by_size(title: str, comparison: SideBySide, rows: Sequence[Row], brief: bool) -> Grid:
     """Sizes down, figures across; only time carries its change, others are to be read side by side."""
-    of_run = found.kind == RUN
-    names = [side.name for side in found.sides]
+    of_run = comparison.kind == RUN
+    names = [side.name for side in comparison.sides]
     wanted = [(TIME, "time"), *((rate, "GB/s") for rate in RATES), (POWER, "W"), (ENERGY, "energy / op")]
     shown = [(what, head) for what, head in wanted if any(row.what == what for row in rows)]
     if brief:
@@ -150,33 +150,33 @@ def _by_size(title: str, found: SideBySide, rows: Sequence[Row], brief: bool) ->
     return grid
 
 
-def _bare(found: Cell, unit: str) -> str:
+def _bare(cell: Cell, unit: str) -> str:
     """A value where the column's head has the unit."""
-    if found.value is None:
+    if cell.value is None:
         return NOT_KNOWN
     if unit in ("s", "J"):
-        return quantity(found.value, unit)
-    return number(found.value / 1e9 if unit == "B/s" else found.value)
+        return quantity(cell.value, unit)
+    return number(cell.value / 1e9 if unit == "B/s" else cell.value)
 
 
-def print_compare(console: Console, found: SideBySide) -> None:
+def print_compare(console: Console, comparison: SideBySide) -> None:
     """The whole comparison."""
-    brief = console.width < WIDE or len(found.sides) > 2
+    brief = console.width < WIDE or len(comparison.sides) > 2
     console.print()
-    console.print(heading(against(found), found.modelled))
-    for text in [*what_sides_are(found), *found.differs]:
+    console.print(heading(against(comparison), comparison.modelled))
+    for text in [*what_sides_are(comparison), *comparison.differs]:
         console.print(Text(text, style=QUIET), overflow="fold")
-    sides = len(found.sides)
+    sides = len(comparison.sides)
     apart = sides > 2 and console.width < LABEL_WIDTH + SIDE_WIDTH * sides
-    for part in [pair(found, index) for index in range(1, sides)] if apart else [found]:
+    for part in [pair(comparison, index) for index in range(1, sides)] if apart else [comparison]:
         if apart:
             console.print()
             console.print(Text(f"{part.sides[1].name} against {part.sides[0].name}", style="bold"))
         _print_grids(console, grids(part, brief))
     console.print()
-    for text in found.caveats:
+    for text in comparison.caveats:
         console.print(warning(text))
-    for text in [*found.notes, *(["≈: not significant"] if brief else [])]:
+    for text in [*comparison.notes, *(["≈: not significant"] if brief else [])]:
         console.print(Text(text, style=QUIET))
 
 
@@ -188,7 +188,7 @@ def _print_grids(console: Console, tables: Sequence[Grid]) -> None:
         console.print(grid.table(console.width))
 
 
-def pair(found: SideBySide, index: int) -> SideBySide:
+def pair(comparison: SideBySide, index: int) -> SideBySide:
     """One side and the baseline."""
 
     def only(rows: Sequence[Row]) -> list[Row]:
@@ -196,40 +196,40 @@ def pair(found: SideBySide, index: int) -> SideBySide:
         return [row for row in kept if row.cells[1].value is not None]
 
     return replace(
-        found,
-        sides=[found.sides[0], found.sides[index]],
-        headline=only(found.headline),
-        rows=only(found.rows),
+        comparison,
+        sides=[comparison.sides[0], comparison.sides[index]],
+        headline=only(comparison.headline),
+        rows=only(comparison.rows),
     )
 
 
-def against(found: SideBySide) -> str:
+def against(comparison: SideBySide) -> str:
     """What is compared with what."""
-    return f"{' · '.join(side.name for side in found.sides[1:])} against {found.sides[0].name}"
+    return f"{' · '.join(side.name for side in comparison.sides[1:])} against {comparison.sides[0].name}"
 
 
-def what_sides_are(found: SideBySide) -> list[str]:
+def what_sides_are(comparison: SideBySide) -> list[str]:
     """Each side's name, of how many runs or sweeps it is, and whether of an emulated server."""
-    word = {SWEEP: "sweep", MPI_SWEEP: "MPI sweep", RUN: "run"}.get(found.kind, found.kind)
-    counts = [plural(len(side.members), word) + (", emulated" if side.emulated else "") for side in found.sides]
-    return [f"{side.name}: {count}" for side, count in zip(found.sides, counts, strict=True)]
+    word = {SWEEP: "sweep", MPI_SWEEP: "MPI sweep", RUN: "run"}.get(comparison.kind, comparison.kind)
+    counts = [plural(len(side.members), word) + (", emulated" if side.emulated else "") for side in comparison.sides]
+    return [f"{side.name}: {count}" for side, count in zip(comparison.sides, counts, strict=True)]
 
 
-def markdown(found: SideBySide) -> str:
+def markdown(comparison: SideBySide) -> str:
     """The comparison as Markdown, with what makes it hard below."""
-    lines = [f"# {against(found)}", ""]
-    if found.modelled:
-        lines += [f"{found.modelled.capitalize()}: all figures come from a model, none from hardware.", ""]
-    lines += [f"- {side.name}: {', '.join(f'`{member}`' for member in side.members)}" for side in found.sides]
-    lines += [f"- {text}" for text in found.differs]
-    for grid in grids(found):
+    lines = [f"# {against(comparison)}", ""]
+    if comparison.modelled:
+        lines += [f"{comparison.modelled.capitalize()}: all figures come from a model, none from hardware.", ""]
+    lines += [f"- {side.name}: {', '.join(f'`{member}`' for member in side.members)}" for side in comparison.sides]
+    lines += [f"- {text}" for text in comparison.differs]
+    for grid in grids(comparison):
         lines += ["", *([f"## {grid.title}", ""] if grid.title else [])]
         lines.append("| " + " | ".join(_escaped(column) for column in grid.columns) + " |")
         lines.append("|" + "|".join("---" if index == 0 else "---:" for index in range(len(grid.columns))) + "|")
         lines += ["| " + " | ".join(_escaped(text) for text, _ in row) + " |" for row in grid.rows]
     lines.append("")
-    lines += [f"- **{text}**" for text in found.caveats]
-    lines += [f"- {text}" for text in found.notes]
+    lines += [f"- **{text}**" for text in comparison.caveats]
+    lines += [f"- {text}" for text in comparison.notes]
     return "\n".join(lines) + "\n"
 
 
@@ -243,15 +243,15 @@ CSV_COLUMNS = (
 )
 
 
-def as_csv(found: SideBySide) -> str:
+def as_csv(comparison: SideBySide) -> str:
     """A line a figure and side, in SI units; the baseline's own lines have no change."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(CSV_COLUMNS)
-    baseline = found.sides[0].name
-    for row in found.rows:
+    baseline = comparison.sides[0].name
+    for row in comparison.rows:
         place = [row.what, row.unit, row.pattern, row.size_bytes, row.variant]
-        for index, (side, each) in enumerate(zip(found.sides, row.cells, strict=True)):
+        for index, (side, each) in enumerate(zip(comparison.sides, row.cells, strict=True)):
             if each.value is None:
                 continue
             line = [*place, side.name, each.value, each.low, each.high, each.n, each.of, baseline]

@@ -104,22 +104,22 @@ def _iteration(member: Member, run: RunData, built: RunTables) -> None:
     if len({trace.job for trace in run.ranks}) != 1:
         return  # jobs beside each other have no iteration in common
     first = run.ranks[0]
-    found = working(run, built.calls, built.kernels).cuts.get((first.host, first.job))
-    if found is None:
+    cuts = working(run, built.calls, built.kernels).cuts.get((first.host, first.job))
+    if cuts is None:
         return
-    member.facts[OPERATIONS] = str(found.operations) if len(found.edges) else found.reason
-    lengths = np.diff(found.edges, axis=1)[:, 0] / 1e9
+    member.facts[OPERATIONS] = str(cuts.operations) if len(cuts.edges) else cuts.reason
+    lengths = np.diff(cuts.edges, axis=1)[:, 0] / 1e9
     if not len(lengths):
         return
     low, middle, high = (float(each) for each in np.quantile(lengths, (0.25, 0.5, 0.75)))
     member.values[Key("iteration, median", "s")] = median_of(middle, low, high, len(lengths), "iterations")
-    place = ("", -1, plural(found.operations, "operation"))  # iterations of other lengths are other work: no row
+    place = ("", -1, plural(cuts.operations, "operation"))  # iterations of other lengths are other work: no row
     if time := mean_of(lengths.tolist(), "iterations"):
         member.values[Key("time of an iteration", "s", *place)] = time
     if len({trace.host for trace in run.ranks}) == 1:
         curves = energy_curves(run)
         sampled = all(trace.gpu in curves for trace in run.ranks)
-        of_each = joules_between(found.edges, [curves[trace.gpu] for trace in run.ranks] if sampled else [])
+        of_each = joules_between(cuts.edges, [curves[trace.gpu] for trace in run.ranks] if sampled else [])
         if energy := mean_of(of_each[np.isfinite(of_each)].tolist(), "iterations"):
             member.values[Key("energy of an iteration", "J", *place)] = energy
 
@@ -141,9 +141,9 @@ def _patterns(member: Member, kernels: pl.DataFrame, summary: RunSummary) -> Non
         .iter_rows()
     }
     for row in summary.patterns:
-        found = spread.get((row.pattern, row.size_class_bytes))
-        if found and found[1] > 0:
-            _kernels(member, row, found, max(summary.ranks, 1))
+        durations = spread.get((row.pattern, row.size_class_bytes))
+        if durations and durations[1] > 0:
+            _kernels(member, row, durations, max(summary.ranks, 1))
         if row.joules_per_operation is not None:  # of stretches that outlast the samples; no interval is known
             place = (row.pattern, row.size_class_bytes)
             member.values[Key(ENERGY, "J", *place)] = Value(value=row.joules_per_operation, of="runs")
@@ -165,10 +165,10 @@ def _energies(member: Member, run: RunData, reference: Reference | None, built: 
 
 
 def _kernels(
-    member: Member, row: PatternRow, found: tuple[float, float, float, int, int, float], of_ranks: int
+    member: Member, row: PatternRow, durations: tuple[float, float, float, int, int, float], of_ranks: int
 ) -> None:
     """Kernels of one kind. Those of one operation on all ranks are one observation."""
-    low, middle, high, count, ranks, size = found
+    low, middle, high, count, ranks, size = durations
     value = median_of(middle / 1e9, low / 1e9, high / 1e9, max(count // of_ranks, 1), "operations")
     place = (row.pattern, row.size_class_bytes)
     member.values[Key(TIME, "s", *place)] = value
@@ -184,7 +184,7 @@ def _kernels(
 def _facts(member: Member, run: RunData, summary: RunSummary) -> None:
     info = run.info
     names = {text for log in run.power for key, text in log.about.items() if key[:3] == "gpu" and key[-5:] == "_name"}
-    found = {
+    facts = {
         "command": shlex.join(summary.command),
         "policy": summary.policy,
         "clocks": summary.clocks_mode,
@@ -201,10 +201,10 @@ def _facts(member: Member, run: RunData, summary: RunSummary) -> None:
         "driver": ", ".join(sorted({log.about.get("driver", "") for log in run.power})),
     }
     if info:
-        found["slowdown allowed"] = "" if info.slowdown_pct is None else exact(info.slowdown_pct, "%")
-        found.update({f"version of {name}": str(text) for name, text in info.versions.items()})
-        found.update({name: str(text) for name, text in info.environment.items() if name not in _PLACES})
-    member.facts |= {name: text for name, text in found.items() if text}
+        facts["slowdown allowed"] = "" if info.slowdown_pct is None else exact(info.slowdown_pct, "%")
+        facts.update({f"version of {name}": str(text) for name, text in info.versions.items()})
+        facts.update({name: str(text) for name, text in info.environment.items() if name not in _PLACES})
+    member.facts |= {name: text for name, text in facts.items() if text}
 
 
 def _warnings(member: Member, run: RunData, summary: RunSummary) -> None:

@@ -233,21 +233,21 @@ def _headline(sides: Sequence[_Side], kind: str) -> list[Row]:
     if kind not in (SWEEP, MPI_SWEEP):
         return []
     common = [key for key in _common(sides) if key.pattern]
-    found = []
+    rows = []
     for pattern, variant in sorted({(k.pattern, k.variant) for k in common}, key=lambda p: (pattern_order(p[0]), p[1])):
         here = [key for key in common if (key.pattern, key.variant) == (pattern, variant)]
         times = sorted((key for key in here if key.what == TIME), key=lambda key: key.size_bytes)
         if times and 0 <= times[0].size_bytes <= SMALL_BYTES:
-            found.append(_row(sides, times[0], "latency"))
+            rows.append(_row(sides, times[0], "latency"))
         rates = [key for key in here if key.what in (BANDWIDTH, "bandwidth")]
         if len(rates) > 1:
-            found.append(_over_sizes(sides, rates))
+            rows.append(_over_sizes(sides, rates))
         if times and times[-1].size_bytes > SMALL_BYTES:
-            found.append(_row(sides, times[-1]))
+            rows.append(_row(sides, times[-1]))
         powers = sorted((key for key in here if key.what == POWER), key=lambda key: key.size_bytes)
         chosen = {0: "small", len(powers) // 2: "middle", len(powers) - 1: "large"} if powers else {}
-        found += [_row(sides, powers[at], "GPU power") for at in sorted(chosen)]
-    return found
+        rows += [_row(sides, powers[at], "GPU power") for at in sorted(chosen)]
+    return rows
 
 
 def _common(sides: Sequence[_Side]) -> list[Key]:
@@ -259,7 +259,7 @@ def _over_sizes(sides: Sequence[_Side], keys: Sequence[Key]) -> Row:
     """The greatest bandwidth of each side, and by which factor it differs over the sizes: their geometric mean."""
     cells = []
     for side in sides:
-        best = max((cell(side.values(key)) for key in keys), key=lambda found: found.value or 0.0)
+        best = max((cell(side.values(key)) for key in keys), key=lambda of_size: of_size.value or 0.0)
         cells.append(best)
     factors = []
     changes = []
@@ -336,16 +336,16 @@ def _commands(sides: Sequence[_Side], commands: Sequence[str]) -> list[str]:
 def _work(sides: Sequence[_Side]) -> list[str]:
     """Where sides made more or fewer calls: their totals are not of the same work."""
     counts = [_calls(side) for side in sides]
-    found = []
+    differing = []
     for name in dict.fromkeys(name for each in counts for name in each):
         values = [each.get(name, 0.0) for each in counts]
         if max(values) > min(values) * (1 + SAME_WORK):
             listed = ", ".join(f"{value:,.0f} ({side.name})" for side, value in zip(sides, values, strict=True))
-            found.append(f"{name}: {listed}")
-    if not found:
+            differing.append(f"{name}: {listed}")
+    if not differing:
         return []
-    more = f" and {len(found) - MOST_KINDS} more kinds" if len(found) > MOST_KINDS else ""
-    return [f"the amounts of work differ, so the totals cannot be compared: {'; '.join(found[:MOST_KINDS])}{more}"]
+    more = f" and {len(differing) - MOST_KINDS} more kinds" if len(differing) > MOST_KINDS else ""
+    return [f"the amounts of work differ, so the totals cannot be compared: {'; '.join(differing[:MOST_KINDS])}{more}"]
 
 
 def _calls(side: _Side) -> dict[str, float]:
@@ -356,9 +356,9 @@ def _calls(side: _Side) -> dict[str, float]:
 
 def _warnings(sides: Sequence[_Side]) -> list[str]:
     """What members have to say of themselves, each sentence once a side."""
-    found = []
+    warnings = []
     for side in sides:
-        found += [f"{side.name}: left out: {why}" for why in side.left_out]
+        warnings += [f"{side.name}: left out: {why}" for why in side.left_out]
         several = len(side.members) > 1
         listed: dict[str, list[str]] = {}
         for member in side.members:
@@ -366,15 +366,15 @@ def _warnings(sides: Sequence[_Side]) -> list[str]:
                 listed.setdefault(text, []).append(member.path.name)
         for text, who in listed.items():
             part = f" ({', '.join(who)})" if several and len(who) < len(side.members) else ""
-            found.append(f"{side.name}{part}: {text}")
-    return found
+            warnings.append(f"{side.name}{part}: {text}")
+    return warnings
 
 
 def _alone(sides: Sequence[_Side], kind: str) -> list[str]:
     """Sizes and patterns that not all sides have."""
     if kind not in (SWEEP, MPI_SWEEP, RUN):
         return []
-    found = []
+    left_out = []
     points = [{key[2:5] for member in side.members for key in member.values if key.pattern} for side in sides]
     everywhere = set.intersection(*points)
     for side, here in zip(sides, points, strict=True):
@@ -383,8 +383,8 @@ def _alone(sides: Sequence[_Side], kind: str) -> list[str]:
             pattern, size, _ = only[0]
             of = "points" if kind != RUN else "kinds of communication"
             first = f"{pattern.replace('_', '-')} {byte_size(size)}"
-            found.append(f"{side.name}: {len(only)} {of} that not all sides have are left out ({first}, ...)")
-    return found
+            left_out.append(f"{side.name}: {len(only)} {of} that not all sides have are left out ({first}, ...)")
+    return left_out
 
 
 def _notes(sides: Sequence[_Side], rows: Sequence[Row], kind: str) -> list[str]:

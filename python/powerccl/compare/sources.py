@@ -65,18 +65,18 @@ def read_member(path: Path, energy: bool = False, reference_of: ReferenceOf = no
 def _document(path: Path, data: bytes) -> Json:
     """The file as one object; of a --json-lines file the points become its results."""
     try:
-        found: Any = decode_json(data, object)
+        document: Any = decode_json(data, object)
     except msgspec.DecodeError:
-        found = _lines(data)
-    if isinstance(found, dict) and found.get("type") == "header":
-        found.setdefault("results", [])
-    if not isinstance(found, dict) or not isinstance(found.get("results"), list):
+        document = _lines(data)
+    if isinstance(document, dict) and document.get("type") == "header":
+        document.setdefault("results", [])
+    if not isinstance(document, dict) or not isinstance(document.get("results"), list):
         raise PowercclError(f"{path} is not a file of powerccl-bench", FORMS)
-    if found.get("schema") != 1:
+    if document.get("schema") != 1:
         raise PowercclError(
-            f"{path} has schema {found.get('schema')}; this powerccl reads 1", "measure again with this version"
+            f"{path} has schema {document.get('schema')}; this powerccl reads 1", "measure again with this version"
         )
-    return found
+    return document
 
 
 def _lines(data: bytes) -> Json | None:
@@ -107,12 +107,12 @@ def _kind(path: Path, document: Json) -> str:
 
 
 def _facts(document: Json, names: Iterable[tuple[str, str]]) -> dict[str, str]:
-    found = {}
+    facts = {}
     for name, word in names:
         value = document.get(name)
         if value not in (None, ""):
-            found[word] = str(value)
-    return found
+            facts[word] = str(value)
+    return facts
 
 
 _COMMON = (

@@ -170,14 +170,14 @@ class Profiling:
             with _resumable():
                 switch = self.leased.switch_cost(self.clocks[-1], provenance) if clocks_set else None
             self.leased.release()  # the ranks' own leases come next
-        found = profile_points(points, provenance)
-        if not found:
+        profiled = profile_points(points, provenance)
+        if not profiled:
             raise PowercclError("powerccl-bench measured nothing", f"read {self.work}/points.log")
-        seen = [point.clock_mhz for point in found]
+        seen = [point.clock_mhz for point in profiled]
         profile = empty_profile(self.name, header, seen, clocks_set)
         if self.clocks and not clocks_set:
             profile.clocks_reason = "the driver refused to set them"
-        profile.points = found
+        profile.points = profiled
         moved("with PCCL's events", swept + each)
         managed, traced, dry = self._managed(profile, provenance)
         profile.clock_switch = switch or (traced if clocks_set else None)

@@ -45,8 +45,8 @@ def _curves(
     for pattern in PATTERNS:
         known: dict[int, list[tuple[float, float]]] = {size: [] for size in sizes}
         for point in profile.points:
-            if point.pattern == pattern and (found := value(point)) is not None:
-                known[point.size_bytes].append((point.clock_mhz, found))
+            if point.pattern == pattern and (measured := value(point)) is not None:
+                known[point.size_bytes].append((point.clock_mhz, measured))
         data = [
             line(byte_size(size), sorted(points), unit, mode="lines+markers", line={"color": colours[size]})
             for size, points in known.items()

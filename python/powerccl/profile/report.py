@@ -86,8 +86,8 @@ def overhead_table(profile: PlatformProfile) -> Table:
         s.pattern: (s.managed_us / s.plain_us - 1) * 100 for s in profile.overhead_samples if s.size_bytes == 1 << 20
     }
     for point in profile.overhead:
-        ours = "never pays" if point.size_bytes is None else byte_size(point.size_bytes)
-        theirs = byte_size(PUBLISHED_OVERHEAD_BYTES[point.pattern])
+        overhead = "never pays" if point.size_bytes is None else byte_size(point.size_bytes)
+        published = byte_size(PUBLISHED_OVERHEAD_BYTES[point.pattern])
         loss = at_mib.get(point.pattern)
-        table.add_row(point.pattern.replace("_", "-"), ours, theirs, change(loss).removeprefix("+"))
+        table.add_row(point.pattern.replace("_", "-"), overhead, published, change(loss).removeprefix("+"))
     return table

@@ -210,19 +210,19 @@ def _tune(tuning: Tuning, asked: Asked, name: str, csv_file: Path | None) -> int
     name = name or _profile_name(machine.gpu, machine.ranks, machine.links)
     print_workload(console, asked.workload, asked.emulate)
     print_space(console, tuning.space)
-    found = _search(tuning, asked)
-    profile = tuning.profile(name, found)
+    findings = _search(tuning, asked)
+    profile = tuning.profile(name, findings)
     path = TUNED.place(name, asked.folder)
     tuned = bool(profile.variables or profile.rules or profile.ways)
     try:  # all of it before anything is printed: a terminal that fails costs no search
-        result = write_result(asked.folder, found, profile)
+        result = write_result(asked.folder, findings, profile)
         if csv_file and profile.table:
             write_whole(csv_file, profile.table)
     except OSError as error:
         raise PowercclError(f"cannot write {error.filename}: {error.strerror}", "name another place") from error
     if tuned:
         save_tuned(profile, path)
-    print_found(console, found, name, asked.objective.text)
+    print_found(console, findings, name, asked.objective.text)
     if tuned:
         usable = name if path.parent == TUNED.folder else path
         console.print(f"profile  {path}\nuse      powerccl run --tuned {usable} -- COMMAND", soft_wrap=True)
@@ -310,10 +310,10 @@ def _confirmed_before(profile: TunedProfile) -> Workload:
 
 
 def _seconds(text: str) -> float:
-    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([smh]?)", text.strip())
-    if not found or float(found[1]) <= 0:
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([smh]?)", text.strip())
+    if not match or float(match[1]) <= 0:
         raise PowercclError(f"--time {text}: not understood", "90s, 10m or 2h")
-    return float(found[1]) * {"": 1, "s": 1, "m": 60, "h": 3600}[found[2]]
+    return float(match[1]) * {"": 1, "s": 1, "m": 60, "h": 3600}[match[2]]
 
 
 def _slug(text: str) -> str:

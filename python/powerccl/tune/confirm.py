@@ -117,14 +117,14 @@ def ratio(
 
 
 def _decided(before: Sequence[Sample], after: Sequence[Sample]) -> bool:
-    found = ratio(before, after, energy=False, confidence=SURE)
-    return found is not None and (found[1] > 1 or found[2] < 1)
+    interval = ratio(before, after, energy=False, confidence=SURE)
+    return interval is not None and (interval[1] > 1 or interval[2] < 1)
 
 
 def _confirmed(case: Case, before: Sequence[Sample], after: Sequence[Sample]) -> Confirmed:
     when = ratio(before, after, energy=False)
     assert when is not None
-    found = Confirmed(
+    confirmed = Confirmed(
         case.pattern,
         case.size_bytes,
         default_us=round(fmean(each.time_us for each in before), 3),
@@ -136,11 +136,11 @@ def _confirmed(case: Case, before: Sequence[Sample], after: Sequence[Sample]) ->
     )
     energy = ratio(before, after, energy=True)
     if energy is None:
-        return found
+        return confirmed
     from msgspec.structs import replace
 
     return replace(
-        found,
+        confirmed,
         default_joules=fmean(each.joules or 0.0 for each in before),
         tuned_joules=fmean(each.joules or 0.0 for each in after),
         energy=round(energy[0], 5),

@@ -33,8 +33,8 @@ def parse_links(text: str) -> tuple[str, ...]:
     Raises:
         PowercclError: one of them is not known.
     """
-    found = tuple(part.strip() for part in text.split(",") if part.strip())
-    for link in found:
+    links = tuple(part.strip() for part in text.split(",") if part.strip())
+    for link in links:
         if link not in LINKS:
             raise PowercclError(f"--links {text}: unknown link '{link}'", f"known: {', '.join(LINKS)}")
-    return found
+    return links

@@ -49,17 +49,17 @@ def recorded_iteration(folder: Path, table: WaysTable | None) -> Recorded:
     except FileNotFoundError as error:
         raise PowercclError(f"no run folder {folder}", "record one: powerccl run -- COMMAND") from error
     try:
-        found = program_of_a_rank(
+        recorded = program_of_a_rank(
             *program_tables(run), lambda pattern, size: _lost_us(table, pattern, size) if table else 0.0
         )
     except NoProgramError as error:
         raise PowercclError(f"{folder} has no iteration to tune beside: {error}", RECORD) from error
-    if len({each.comm for each in found.programs[0].collectives}) > 1:
+    if len({each.comm for each in recorded.programs[0].collectives}) > 1:
         raise PowercclError(
             f"{folder} has collectives of several communicators, which --beside cannot replay yet",
             "tune for its collectives alone: powerccl tune --from RUN",
         )
-    return found
+    return recorded
 
 
 def _lost_us(table: WaysTable, pattern: str, size: float) -> float:
@@ -82,14 +82,14 @@ def ranks_of(recorded: Recorded) -> int:
 
 def parameters_of(program: Program, nccl: str) -> list[Parameter]:
     """A parameter for each pattern and size that this NCCL has more than one way for."""
-    found, version = {}, version_key(nccl)
+    parameters, version = {}, version_key(nccl)
     for each in program.collectives:
         ways = [way for way in WAYS_OF.get(each.pattern, ()) if not version or version >= SINCE[way]]
         name = f"{PREFIX}{each.pattern}.{each.bytes}"
         if ways:
             what = f"way of each {each.pattern} of {byte_size(each.bytes)}"
-            found[name] = Parameter(name, (PLAIN, *ways), what=what, default=PLAIN)
-    return list(found.values())
+            parameters[name] = Parameter(name, (PLAIN, *ways), what=what, default=PLAIN)
+    return list(parameters.values())
 
 
 def first_tries(parameters: Iterable[Parameter]) -> list[Configuration]:
@@ -104,9 +104,9 @@ def first_tries(parameters: Iterable[Parameter]) -> list[Configuration]:
     whole, single = [], []
     for way in (COPY_ENGINE, *(each for each in SINCE if each != COPY_ENGINE)):
         for sizes in of_pattern.values():
-            mine = [each.name for each in sizes if way in each.values]
-            whole += [dict.fromkeys(mine, way)] if mine else []
-            single += [{name: way} for name in mine if len(mine) > 1]
+            names = [each.name for each in sizes if way in each.values]
+            whole += [dict.fromkeys(names, way)] if names else []
+            single += [{name: way} for name in names if len(names) > 1]
     return whole + single
 
 
@@ -124,8 +124,8 @@ def split(configuration: Mapping[str, str]) -> tuple[Configuration, list[TunedWa
 
 def with_plain(ways: list[TunedWay], parameters: Iterable[Parameter]) -> list[TunedWay]:
     """The ways that were found and, where any was, plain for all else that was searched: `run` goes by sizes."""
-    found, rest = joined(ways), {each.name: PLAIN for each in parameters if each.name.startswith(PREFIX)}
-    return split({**rest, **found})[1] if ways else []
+    chosen, rest = joined(ways), {each.name: PLAIN for each in parameters if each.name.startswith(PREFIX)}
+    return split({**rest, **chosen})[1] if ways else []
 
 
 def joined(ways: Iterable[TunedWay]) -> Configuration:

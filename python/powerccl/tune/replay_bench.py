@@ -67,9 +67,9 @@ class ReplayBench:
 
     def measure(self, case: Case, energy: bool, thorough: bool = False) -> Sample:
         """See tuning.trials.Bench: the iteration, whatever the case."""
-        found = self._replay(self._configuration, THOROUGH_S if thorough else QUICK_S)
-        joules = found["summary"].get("joules_per_iteration")
-        return Sample(_stretches(found), None if joules is None or not energy else float(joules))
+        report = self._replay(self._configuration, THOROUGH_S if thorough else QUICK_S)
+        joules = report["summary"].get("joules_per_iteration")
+        return Sample(_stretches(report), None if joules is None or not energy else float(joules))
 
     def close(self) -> None:
         """See tuning.trials.Bench."""
@@ -131,9 +131,9 @@ class ReplayBench:
         return decode_json(read_bytes(out), dict[str, Any])
 
 
-def _stretches(found: Mapping[str, Any]) -> tuple[float, ...]:
+def _stretches(report: Mapping[str, Any]) -> tuple[float, ...]:
     """Microseconds of an iteration, a mean for each third of those behind the warm-up."""
-    times = [float(each["step_ms"]) * 1e3 for each in found["results"] if not each.get("warmup")]
+    times = [float(each["step_ms"]) * 1e3 for each in report["results"] if not each.get("warmup")]
     if not times:
         raise TrialFailedError("no iteration was measured")
     size = max(1, len(times) // STRETCHES)

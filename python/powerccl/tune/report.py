@@ -83,34 +83,34 @@ def print_space(console: Console, space: Space, every: bool = False) -> None:
         console.print(Text(f"{name} is left out: {why}", style="dim"), soft_wrap=True)
 
 
-def print_found(console: Console, found: Found, name: str, objective: str) -> None:
+def print_found(console: Console, findings: Found, name: str, objective: str) -> None:
     """Everything a search came to."""
-    machine = found.machine
+    machine = findings.machine
     console.print()
-    console.print(heading(f"powerccl tune · {name}", "yes" if found.emulated else ""))
-    failed = sum(outcome.status in ("failed", "hung") for outcome in found.outcomes)
-    pruned = sum(outcome.status == "pruned" for outcome in found.outcomes)
+    console.print(heading(f"powerccl tune · {name}", "yes" if findings.emulated else ""))
+    failed = sum(outcome.status in ("failed", "hung") for outcome in findings.outcomes)
+    pruned = sum(outcome.status == "pruned" for outcome in findings.outcomes)
     facts = [
         f"{machine.ranks} x {machine.gpu}",
         f"NCCL {machine.nccl}" if machine.nccl else "",
         "+".join(machine.links),
         f"objective {objective}",
-        f"{plural(len(found.outcomes), 'configuration')} ({pruned} given up early, {failed} failed)",
-        f"{number(found.trials_per_minute)} a minute",
-        seconds(found.seconds),
+        f"{plural(len(findings.outcomes), 'configuration')} ({pruned} given up early, {failed} failed)",
+        f"{number(findings.trials_per_minute)} a minute",
+        seconds(findings.seconds),
     ]
     console.print(Text(" · ".join(fact for fact in facts if fact), style="dim"))
-    if found.confirmed:
+    if findings.confirmed:
         console.print()
-        print_confirmed(console, found.confirmed, machine.ranks)
+        print_confirmed(console, findings.confirmed, machine.ranks)
     console.print()
-    if found.variables or found.rules:
-        variables, ways = split(found.variables)
+    if findings.variables or findings.rules:
+        variables, ways = split(findings.variables)
         for variable, value in variables.items():
             console.print(Text(f"{variable}={value}", style="bold"))
         print_ways(console, ways)
-        print_rules(console, found.rules)
-    for note in found.notes:
+        print_rules(console, findings.rules)
+    for note in findings.notes:
         console.print(warning(note))
 
 

@@ -54,12 +54,12 @@ class CaseSearch:
 
 def algorithms(pattern: str, links: Sequence[str]) -> list[str]:
     """Algorithms that NCCL may have for a pattern on these links, in the plugin's spelling."""
-    found = ["ring"]
+    names = ["ring"]
     if pattern == "all_reduce":
-        found.append("tree")
+        names.append("tree")
     if "nvls" in links and pattern in ("all_reduce", "all_gather", "reduce_scatter"):
-        found.append("nvls")
-    return found
+        names.append("nvls")
+    return names
 
 
 def search_rules(

@@ -187,9 +187,9 @@ class Tuning:
         rules = budget.RULES if asked.rules else 0.0
 
         def limits(trials: int | None, *later: float) -> Limits:
-            found = Limits(trials, self.budget.stage(*later, rules))
-            study.until = time.monotonic() + (found.seconds or 0.0)
-            return found
+            limit = Limits(trials, self.budget.stage(*later, rules))
+            study.until = time.monotonic() + (limit.seconds or 0.0)
+            return limit
 
         study.search(self.bench, limits(asked.trials, budget.SIMPLIFY), over("search"))
         simplest = simplify(study, self.bench, limits(None), over("simplifying"))
@@ -224,14 +224,14 @@ class Tuning:
 
     def _earlier(self) -> list[Configuration]:
         """Configurations of earlier studies of like machines, the likest first."""
-        found = []
+        alike = []
         for path in TUNED.known().values():
             with contextlib.suppress(PowercclError):
                 profile = load_tuned(str(path))
                 likeness = self.machine.likeness(profile.machine)
                 if likeness and profile.variables:
-                    found.append((likeness, profile.variables))
-        return [variables for _, variables in sorted(found, key=lambda each: -each[0])]
+                    alike.append((likeness, profile.variables))
+        return [variables for _, variables in sorted(alike, key=lambda each: -each[0])]
 
     def _thorough_s(self, energy: bool) -> float:
         """What a round of the proof takes, from what one of the search took."""
@@ -332,46 +332,46 @@ class Tuning:
             raise PowercclError(f"NCCL fails under '{profile.name}': {candidate.failed}", "tune again")
         return candidate.proof
 
-    def profile(self, name: str, found: Found) -> TunedProfile:
+    def profile(self, name: str, findings: Found) -> TunedProfile:
         """What a job is to be given."""
-        variables, ways = split(found.variables)
+        variables, ways = split(findings.variables)
         return TunedProfile(
             schema_version=1,
             name=name,
-            gpu=found.machine.gpu,
-            ranks=found.machine.ranks,
-            nodes=found.machine.nodes,
-            nccl=found.machine.nccl,
-            links=list(found.machine.links),
+            gpu=findings.machine.gpu,
+            ranks=findings.machine.ranks,
+            nodes=findings.machine.nodes,
+            nccl=findings.machine.nccl,
+            links=list(findings.machine.links),
             objective=self.asked.objective.text,
             variables=variables,
-            rules=found.rules,
-            ways=with_plain(ways, found.space.parameters),
-            confirmed=found.confirmed,
-            emulated=found.emulated,
+            rules=findings.rules,
+            ways=with_plain(ways, findings.space.parameters),
+            confirmed=findings.confirmed,
+            emulated=findings.emulated,
             environment=self.kept,
             workload=self.asked.workload.source,
             windows=self.asked.windows,
             created_at=time.strftime("%Y-%m-%dT%H:%M:%S%z"),
-            trials=len(found.outcomes),
-            seconds=round(found.seconds, 1),
-            notes=found.notes,
+            trials=len(findings.outcomes),
+            seconds=round(findings.seconds, 1),
+            notes=findings.notes,
         )
 
 
 def _finalists(study: Study, simplest: Configuration | None) -> list[Configuration]:
     """What is put to the proof: the best, made simple, and the next best; none that is not better than the defaults."""
     ahead = [each for each in study.leaders()[:FINALISTS] if each.stage != "defaults" and each.value < 1]
-    found: list[Configuration] = []
+    finalists: list[Configuration] = []
     for each in [simplest if ahead else None, *(outcome.configuration for outcome in ahead)]:
-        if each and each not in found:
-            found.append(each)
-    return found
+        if each and each not in finalists:
+            finalists.append(each)
+    return finalists
 
 
-def _gains(found: Confirmed) -> bool:
+def _gains(confirmed: Confirmed) -> bool:
     """Whether a case surely takes less time, or less energy and not surely more time."""
-    return found.time_high < 1 or (found.time_low <= 1 and (found.energy_high or 2) < 1)
+    return confirmed.time_high < 1 or (confirmed.time_low <= 1 and (confirmed.energy_high or 2) < 1)
 
 
 def _without_losers(winner: Candidate) -> list[Rule]:
@@ -386,27 +386,27 @@ def _words(choice: Choice | None) -> str:
     return "NCCL's" if choice is None else f"{choice[0]},{choice[1]},{choice[2]}"
 
 
-def write_result(folder: Path, found: Found, profile: TunedProfile) -> Path:
+def write_result(folder: Path, findings: Found, profile: TunedProfile) -> Path:
     """Everything about the search as JSON, for other programs. Raises OSError."""
     path = folder / "result.json"
     data = {
         "profile": profile,
-        "trials_per_minute": round(found.trials_per_minute, 2),
-        "search_seconds": round(found.search_s, 1),
-        "communicators": found.communicators,
-        "communicator_seconds": round(found.communicator_s, 4),
-        "servers": found.servers,
-        "space": {p.name: list(p.choices) for p in found.space.parameters},
-        "left_out": found.space.left_out,
+        "trials_per_minute": round(findings.trials_per_minute, 2),
+        "search_seconds": round(findings.search_s, 1),
+        "communicators": findings.communicators,
+        "communicator_seconds": round(findings.communicator_s, 4),
+        "servers": findings.servers,
+        "space": {p.name: list(p.choices) for p in findings.space.parameters},
+        "left_out": findings.space.left_out,
         "rules": [
             {
                 "case": each.case.key,
                 "tried": {_words(choice): [sample.time_us for sample in each.found[choice]] for choice in each.found},
                 "failed": {_words(choice): why for choice, why in each.failed.items()},
             }
-            for each in found.rule_searches
+            for each in findings.rule_searches
         ],
-        "outcomes": found.outcomes,
+        "outcomes": findings.outcomes,
     }
     write_whole(path, msgspec.json.format(msgspec.json.encode(data), indent=1) + b"\n")
     return path

@@ -157,12 +157,12 @@ class Forecaster:
 
     def keys(self) -> dict[Key, int]:
         """Patterns and sizes of an iteration's collectives that the table knows, with their number."""
-        found: dict[Key, int] = {}
+        counts: dict[Key, int] = {}
         for each in self.program.collectives:
             key = (each.pattern, each.bytes)
             if len(each.members) == self.table.gpus and key not in self._silent and self._ways(*key):
-                found[key] = found.get(key, 0) + 1
-        return found
+                counts[key] = counts.get(key, 0) + 1
+        return counts
 
     def automatic(self) -> Choice:
         """What `powerccl run --ways` does for PyTorch's FSDP2."""
@@ -177,12 +177,12 @@ class Forecaster:
         """The ways that save most, found one pattern and size after the other; no choice that may cost time."""
         chosen: Choice = {}
         for key in self.keys():
-            found = self._worth(chosen)
+            best_worth = self._worth(chosen)
             for way in self._ways(*key):
                 trial = {**chosen, key: way}
                 worth = self._worth(trial)
-                if worth > found + ALIKE:
-                    found, chosen = worth, trial
+                if worth > best_worth + ALIKE:
+                    best_worth, chosen = worth, trial
         return chosen
 
     def _worth(self, choice: Choice) -> float:
@@ -312,8 +312,8 @@ class Forecaster:
 
 def power_limit(run: RunData) -> float | None:
     """Watts that the job's GPUs may draw together; None: not known of each."""
-    found = [number_of(log.about, f"gpu{rows['gpu'][0]}_power_limit_mw") / 1e3 for log, rows in job_samples(run)]
-    return sum(found) if found and all(found) else None
+    limits_w = [number_of(log.about, f"gpu{rows['gpu'][0]}_power_limit_mw") / 1e3 for log, rows in job_samples(run)]
+    return sum(limits_w) if limits_w and all(limits_w) else None
 
 
 def _joules(recorded: Recorded, curves: Mapping[str, EnergyCurve]) -> float | None:
@@ -336,8 +336,8 @@ def predict_best(
 ) -> WaysForecast | None:
     """What the best ways would save in a run (arguments as Forecaster takes them); None: nothing can be predicted."""
     try:
-        found = Forecaster(calls, kernels, waits, curves, table, limit_w)
-        return found.forecast("best", found.best())
+        forecaster = Forecaster(calls, kernels, waits, curves, table, limit_w)
+        return forecaster.forecast("best", forecaster.best())
     except (PowercclError, NoProgramError):
         return None
 

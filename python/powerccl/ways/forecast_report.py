@@ -21,41 +21,40 @@ ASSUMPTIONS = (
 LIMITED = "the GPUs stay at their power limit: they compute matrix products, and save as much energy as time"
 
 
-def print_ways_what_if(console: Console, found: WaysWhatIf) -> None:
+def print_ways_what_if(console: Console, what_if: WaysWhatIf) -> None:
     """The iteration, what each choice would save, and which ways the best one takes."""
     console.print()
-    console.print(heading(f"powerccl whatif --ways · {found.name}", found.emulated))
+    console.print(heading(f"powerccl whatif --ways · {what_if.name}", what_if.emulated))
     facts = [
-        f"an iteration takes {seconds(found.iteration_ms / 1e3)} and {joules(found.joules)} of all GPUs",
-        f"rank {found.rank} waits {percent(100 * found.exposed_ms / found.iteration_ms)} of it for communication",
-        plural(found.iterations, "typical iteration"),
+        f"an iteration takes {seconds(what_if.iteration_ms / 1e3)} and {joules(what_if.joules)} of all GPUs",
+        f"rank {what_if.rank} waits {percent(100 * what_if.exposed_ms / what_if.iteration_ms)} of it for communication",
+        plural(what_if.iterations, "typical iteration"),
     ]
     console.print(Text(" · ".join(facts), style="dim"))
-    console.print(Text(f"by the table '{found.table}': {found.provenance}", style="dim"))
+    console.print(Text(f"by the table '{what_if.table}': {what_if.provenance}", style="dim"))
     console.print()
-    best = found.forecasts[-1]
+    best = what_if.forecasts[-1]
     if all(each.way == PLAIN for each in best.chosen):
-        console.print(_nothing(found))
+        console.print(_nothing(what_if))
     else:
-        console.print(_forecasts(found.forecasts))
+        console.print(_forecasts(what_if.forecasts))
         console.print()
         console.print(_ways(best))
-    if found.unmeasured:
-        console.print(
-            warning(f"{plural(found.unmeasured, 'collective')} of an iteration stay as they are: the table lacks them")
-        )
-    for note in found.notes:
+    if what_if.unmeasured:
+        left = plural(what_if.unmeasured, "collective")
+        console.print(warning(f"{left} of an iteration stay as they are: the table lacks them"))
+    for note in what_if.notes:
         console.print(warning(note))
     console.print()
     console.print(Text("predicted, not measured; the prediction assumes:", style="dim"))
-    shape = f" ({found.products}; give your model's: powerccl profile --ways --products)" if found.products else ""
+    shape = f" ({what_if.products}; give your model's: powerccl profile --ways --products)" if what_if.products else ""
     beside = f"computation is like the matrix products{shape} or the memory traffic that the table was measured beside"
-    for text in (beside, *ASSUMPTIONS, *([LIMITED] if found.power_limited else [])):
+    for text in (beside, *ASSUMPTIONS, *([LIMITED] if what_if.power_limited else [])):
         console.print(Text(f"- {text}", style="dim"))
 
 
-def _nothing(found: WaysWhatIf) -> str:
-    if not found.forecasts[-1].chosen:
+def _nothing(what_if: WaysWhatIf) -> str:
+    if not what_if.forecasts[-1].chosen:
         return "Nothing is known: the table has none of this job's collectives."
     return "Nothing: for this job's collectives NCCL's rings and trees are as good as any other way."
 

@@ -21,9 +21,9 @@ ALIKE = 0.95  # of the best way's saving: a simpler one that has as much is take
 def possible(calls: pl.DataFrame, table: WaysTable) -> WaysFindings:
     """What each pattern and size of a run could have. `calls`: as traces.tables.calls has them."""
     span_s = float((calls["stop_ns"] - calls["start_ns"].min()).max() or 0) / 1e9  # type: ignore[arg-type]
-    found = WaysFindings(table=table.name, provenance=table.provenance, span_s=span_s, calls=len(calls))
+    findings = WaysFindings(table=table.name, provenance=table.provenance, span_s=span_s, calls=len(calls))
     silent = calls["symmetric"] | calls["copy_engine"]
-    found.other_ways = int(silent.sum())
+    findings.other_ways = int(silent.sum())
     measured = {way: compare(table, way) for way in WAYS if way != PLAIN}
     groups = (
         calls.filter(~silent)
@@ -39,16 +39,16 @@ def possible(calls: pl.DataFrame, table: WaysTable) -> WaysFindings:
             if each.pattern == pattern and each.size_bytes == at
         }
         if ranks != table.gpus or not near:
-            found.unmeasured += count
+            findings.unmeasured += count
             continue
         rows = [_row(each, size, count / gpus, gpus) for each in near.values() if each.never_slower]
         if rows:
             most = max(_worth(row) for row in rows)
             best = next(row for row in rows if _worth(row) >= ALIKE * most)
             if best.saved_s.high > LEAST_SHARE * span_s:
-                found.rows.append(best)
-    found.rows.sort(key=lambda row: -row.saved_s.high)
-    return found
+                findings.rows.append(best)
+    findings.rows.sort(key=lambda row: -row.saved_s.high)
+    return findings
 
 
 def _worth(row: Possible) -> float:

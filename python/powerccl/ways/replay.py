@@ -122,5 +122,5 @@ class _Run:
         if len(self._marks) != 2:
             raise NoProgramError("its computation takes no time")
         (began, before), (ended, exposed) = self._marks
-        mine = slice((self._iterations - 2) * self._number, (self._iterations - 1) * self._number)
-        return Replayed(ended - began, exposed - before, self._beside[mine])
+        iteration = slice((self._iterations - 2) * self._number, (self._iterations - 1) * self._number)
+        return Replayed(ended - began, exposed - before, self._beside[iteration])

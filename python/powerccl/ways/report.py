@@ -27,15 +27,15 @@ from powerccl.reports.table import Table
 
 def print_table(console: Console, table: WaysTable) -> None:
     """Every way against plain; and what `powerccl run --ways` would make of it."""
-    found = [each for way in WAYS if way != PLAIN for each in compare(table, way)]
-    found.sort(key=lambda each: (each.pattern, each.size_bytes, WAYS.index(each.way)))
-    besides = sorted({beside for each in found for beside in each.beside_saved_us})
+    comparisons = [each for way in WAYS if way != PLAIN for each in compare(table, way)]
+    comparisons.sort(key=lambda each: (each.pattern, each.size_bytes, WAYS.index(each.way)))
+    besides = sorted({beside for each in comparisons for beside in each.beside_saved_us})
     grid = Table()
     for name in ("pattern", "size", "way"):
         grid.add_column(name, no_wrap=True)
     for name in ("time", "energy", *besides):
         grid.add_column(name, justify="right", no_wrap=True)
-    for each in found:
+    for each in comparisons:
         grid.add_row(*_row(each, besides))
     emulated = ", emulated" if table.emulated else ""
     console.print()

@@ -54,24 +54,24 @@ def predict_ways(run: RunData, folder: Path, ways: str, json_file: str) -> None:
         PowercclError: there is no table of these GPUs, or nothing can be predicted from the run.
     """
     table = _table(run, ways)
-    found = ways_what_if(Forecaster.of_run(run, table))
-    found.folder, found.name = str(folder), folder.name
-    found.emulated = run.modelled_by
+    prediction = ways_what_if(Forecaster.of_run(run, table))
+    prediction.folder, prediction.name = str(folder), folder.name
+    prediction.emulated = run.modelled_by
     if json_file:
-        write_out(json_file, clean.to_json(found, indent=2))
-    print_ways_what_if(Console(stderr=json_file == "-"), found)
+        write_out(json_file, clean.to_json(prediction, indent=2))
+    print_ways_what_if(Console(stderr=json_file == "-"), prediction)
 
 
 def _table(run: RunData, ways: str) -> WaysTable:
     names = [name for of_node in gpu_names(run).values() for name in of_node]
     if ways == "auto":
-        found = own_table(run)
-        if found is None:
+        measured = own_table(run)
+        if measured is None:
             raise PowercclError(
                 "no table of ways for the GPUs of this run",
                 "measure that machine, in some minutes and without any right: powerccl profile --ways",
             )
-        return found
+        return measured
     table = load_table(ways)
     if names and set(names) != {table.gpu}:
         raise PowercclError(

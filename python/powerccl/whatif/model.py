@@ -57,24 +57,24 @@ def fitted(base: str, programs: Programs, watts: float | None, simulate: Simulat
             plain = simulate(conf, texts)
             times = min(max(watts / plain.watts, 1 / MOST_WATTS), MOST_WATTS)
         conf = machines.drawing(conf, times)
-        found = simulate(conf, texts)
-        off = found.iteration_ms * 1e3 / run.time_us - 1
+        simulated = simulate(conf, texts)
+        off = simulated.iteration_ms * 1e3 / run.time_us - 1
         if best is None or abs(off) < best[0]:
-            best = abs(off), run, conf, texts, found
+            best = abs(off), run, conf, texts, simulated
         if abs(off) < CLOSE:
             break
         low, high = (low, rate) if off > 0 else (rate, high)
         rate = (low + high) / 2
     assert best is not None
-    _, run, conf, texts, found = best
+    _, run, conf, texts, simulated = best
     # What is left: computation was at another clock than that at which the model's lengths hold.
     times_longer, fitting = 1.0, run
     for _ in range(STRETCHES):
-        off = found.iteration_ms * 1e3 / run.time_us - 1
+        off = simulated.iteration_ms * 1e3 / run.time_us - 1
         if abs(off) < CLOSE:
             break
         times_longer = min(max(times_longer / (1 + off), 1 / MOST_STRETCH), MOST_STRETCH)
         fitting = stretched(run, times_longer)
         texts = scenario_texts(fitting)
-        found = simulate(conf, texts)
-    return Model(conf, texts, fitting, found, times)
+        simulated = simulate(conf, texts)
+    return Model(conf, texts, fitting, simulated, times)

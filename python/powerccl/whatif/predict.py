@@ -79,7 +79,7 @@ def what_if(
         conf = machines.of_run(job.conf, scaled(job.run, terms.ranks))
         job = replace(job, conf=conf, plain=plainly(conf, job.scenarios))
     table = policy_table(profile, terms.overhead) if profile and profile.clocks_set else ""
-    found = WhatIf(
+    prediction = WhatIf(
         emulated=run.modelled_by,
         folder=str(run.folder),
         name=run.info.name if run.info else run.folder.name,
@@ -101,12 +101,14 @@ def what_if(
     # A profile tells the clocks that collectives need.
     others = [each for each in OTHERS if each.knee == 1.0 or not table]
     if terms.ranks:
-        found.notes.append(f"extrapolated to {plural(terms.ranks, 'rank')}: links are taken to be as fast as recorded")
-    _predict(found, job, simulator, table, terms, others)
-    return found
+        prediction.notes.append(
+            f"extrapolated to {plural(terms.ranks, 'rank')}: links are taken to be as fast as recorded"
+        )
+    _predict(prediction, job, simulator, table, terms, others)
+    return prediction
 
 
-def _predict(found: WhatIf, job: Model, simulator: Path, table: str, terms: Terms, others: list[Unknown]) -> None:
+def _predict(prediction: WhatIf, job: Model, simulator: Path, table: str, terms: Terms, others: list[Unknown]) -> None:
     policies = [*(["per-call"] if table else []), "auto"]
     # Where computation is uneven, only the same iterations can be compared.
     even = not any(program.uneven for program in job.run.programs)
@@ -128,26 +130,26 @@ def _predict(found: WhatIf, job: Model, simulator: Path, table: str, terms: Term
     came = all_of([LIKELY])
     enough = int(MOST_S / max(time.monotonic() - began, 1e-3))
     if enough < len(others):
-        found.notes.append(f"the job is large: {enough} of {plural(len(others), 'case')} were simulated")
+        prediction.notes.append(f"the job is large: {enough} of {plural(len(others), 'case')} were simulated")
     others = others[:enough]
     came |= all_of(others)
     for policy in policies:
         likely, plain = came[LIKELY, policy], came[LIKELY, "observe"]
         both = [_compared(came[what, policy], came[what, "observe"], even) for what in (LIKELY, *others)]
         saved, slower = [of for of, _ in both], [of for _, of in both]
-        found.policies.append(
+        prediction.policies.append(
             Forecast(
                 policy=policy,
                 saved_pct=Estimate(saved[0], min(saved), max(saved)),
                 slowdown_pct=Estimate(slower[0], min(slower), max(slower)),
-                saved_watts=(plain.watts - likely.watts) / found.ranks,
+                saved_watts=(plain.watts - likely.watts) / prediction.ranks,
                 switches_per_s=likely.switches_per_s,
                 within_budget=slower[0] <= terms.budget_pct,
             )
         )
         if policy == "auto":
             cases = list(zip(others, both[1:], strict=True))
-            found.cases = [Case(what=_words(of), saved_pct=both[0], slowdown_pct=both[1]) for of, both in cases]
+            prediction.cases = [Case(what=_words(of), saved_pct=both[0], slowdown_pct=both[1]) for of, both in cases]
 
 
 def _compared(managed: Simulated, plain: Simulated, even: bool) -> tuple[float, float]:
@@ -182,13 +184,13 @@ def _words(what: Unknown) -> str:
 
 
 def _notes(gpu: str, model: str, watts: float | None, off_pct: float, marked: bool) -> list[str]:
-    found = []
+    notes = []
     if not marked:
-        found.append("no marks tell where computation waited: all communication was taken to be exposed")
+        notes.append("no marks tell where computation waited: all communication was taken to be exposed")
     if not any(word in gpu for word in machines.MODELS):
-        found.append(f"there is no model of {gpu or 'this GPU'}: it was simulated as {model}")
+        notes.append(f"there is no model of {gpu or 'this GPU'}: it was simulated as {model}")
     if watts is None:
-        found.append("power was not sampled throughout: the model's own was taken")
+        notes.append("power was not sampled throughout: the model's own was taken")
     if abs(off_pct) > DOUBTFUL_PCT:
-        found.append(f"replayed as it was, the job takes {exact(round(off_pct, 1), '%')} more time than recorded")
-    return found
+        notes.append(f"replayed as it was, the job takes {exact(round(off_pct, 1), '%')} more time than recorded")
+    return notes

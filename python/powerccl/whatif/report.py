@@ -15,33 +15,33 @@ from powerccl.whatif.forecasts import Forecast, WhatIf
 WORTH_IT_PCT = 0.5  # of the energy: less is not worth a word
 
 
-def print_what_if(console: Console, found: WhatIf) -> None:
+def print_what_if(console: Console, what_if: WhatIf) -> None:
     """The whole of it."""
     narrow = console.width < NARROW
     console.print()
-    console.print(heading(f"powerccl whatif · {found.name}", found.emulated))
-    drawn = f", {watts(found.recorded_watts)} a GPU" if found.recorded_watts is not None else ""
-    facts = [plural(found.ranks, "GPU"), found.gpu, f"iterations of {seconds(found.recorded_ms / 1e3)}{drawn}"]
+    console.print(heading(f"powerccl whatif · {what_if.name}", what_if.emulated))
+    drawn = f", {watts(what_if.recorded_watts)} a GPU" if what_if.recorded_watts is not None else ""
+    facts = [plural(what_if.ranks, "GPU"), what_if.gpu, f"iterations of {seconds(what_if.recorded_ms / 1e3)}{drawn}"]
     console.print(Text(" · ".join(facts), style="dim"))
-    if found.more_ms is not None:
-        longer = 100 * (found.more_ms / found.simulated_ms - 1)
-        text = f"on {plural(found.more_ranks, 'GPU')}: iterations of {seconds(found.more_ms / 1e3)} ({change(longer)})"
+    if what_if.more_ms is not None:
+        longer = change(100 * (what_if.more_ms / what_if.simulated_ms - 1))
+        text = f"on {plural(what_if.more_ranks, 'GPU')}: iterations of {seconds(what_if.more_ms / 1e3)} ({longer})"
         console.print(Text(text))
     console.print()
-    console.print(_policies(found, narrow))
+    console.print(_policies(what_if, narrow))
     console.print()
-    console.print(_advice(found))
-    for note in found.notes:
+    console.print(_advice(what_if))
+    for note in what_if.notes:
         console.print(warning(note))
     console.print()
     console.print(Text("simulated, not measured; what `auto` would save if", style="dim"))
-    for case in found.cases:
+    for case in what_if.cases:
         text = f"- {case.what}: {_unsigned(case.saved_pct)}, {change(case.slowdown_pct)} time"
         console.print(Text(text, style="dim"))
-    console.print(Text(_narrower(found), style="dim"))
+    console.print(Text(_narrower(what_if), style="dim"))
 
 
-def _policies(found: WhatIf, narrow: bool) -> Table:
+def _policies(what_if: WhatIf, narrow: bool) -> Table:
     table = Table()
     table.add_column("policy", no_wrap=True)
     for name in ("energy saved", "time"):
@@ -49,7 +49,7 @@ def _policies(found: WhatIf, narrow: bool) -> Table:
         table.add_column("range", style="dim", no_wrap=True)
     for column in () if narrow else ("power / GPU", "switches/s"):
         table.add_column(column, justify="right", no_wrap=True)
-    for forecast in found.policies:
+    for forecast in what_if.policies:
         saved, slower = forecast.saved_pct, forecast.slowdown_pct
         over = not forecast.within_budget
         cells: list[str | Text] = [
@@ -64,11 +64,11 @@ def _policies(found: WhatIf, narrow: bool) -> Table:
     return table
 
 
-def _advice(found: WhatIf) -> Text:
+def _advice(what_if: WhatIf) -> Text:
     """The most important sentence."""
-    best = max((f for f in found.policies if f.within_budget), key=lambda f: f.saved_pct.value, default=None)
+    best = max((f for f in what_if.policies if f.within_budget), key=lambda f: f.saved_pct.value, default=None)
     if best is None or best.saved_pct.value < WORTH_IT_PCT:
-        text = f"no policy would save energy within a slowdown of {exact(found.budget_pct, '%')}"
+        text = f"no policy would save energy within a slowdown of {exact(what_if.budget_pct, '%')}"
         return Text(text, style="bold")
     return Text(
         f"{best.policy} would save {_unsigned(best.saved_pct.value)} of the energy {_speed(best)}", style="bold"
@@ -82,11 +82,11 @@ def _speed(best: Forecast) -> str:
     return "at the same speed" if slower >= -0.05 else f"and {_unsigned(-slower)} of the time"
 
 
-def _narrower(found: WhatIf) -> str:
+def _narrower(what_if: WhatIf) -> str:
     """What would narrow the ranges."""
-    if not found.platform:
+    if not what_if.platform:
         return "A platform profile tells more: `powerccl profile --set-clocks`, then `powerccl whatif --platform NAME`."
-    return f"The clocks that collectives need are those of profile {found.platform}."
+    return f"The clocks that collectives need are those of profile {what_if.platform}."
 
 
 def _unsigned(value: float) -> str:

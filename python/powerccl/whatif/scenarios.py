@@ -101,12 +101,12 @@ def _calls(each: Collective, rank: int) -> list[str]:
         return [f"{each.pattern} {each.bytes}"]
     distance = shape_of(each.members)[1]
     place = {member: index for index, member in enumerate(each.members)}
-    found = []
+    lines = []
     if each.sends_to is not None:
-        found.append(f"send {each.bytes} to {(each.sends_to - rank) // distance:+d}")
+        lines.append(f"send {each.bytes} to {(each.sends_to - rank) // distance:+d}")
     if each.receives_from is not None:
-        found.append(f"receive {each.bytes} from {(each.receives_from - rank) // distance:+d}")
-    return found if place[rank] % 2 == 0 else found[::-1]
+        lines.append(f"receive {each.bytes} from {(each.receives_from - rank) // distance:+d}")
+    return lines if place[rank] % 2 == 0 else lines[::-1]
 
 
 def _at_once(each: Collective, program: Program) -> bool:

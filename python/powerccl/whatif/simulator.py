@@ -46,9 +46,9 @@ class Simulated:
         if count <= 0:
             spans = [f"{run.first} to {run.first + len(run.ms) - 1}" for run in (self, plain)]
             raise SimulatorError(f"no iteration in common: {spans[0]}, under observe {spans[1]}")
-        mine, theirs = begin - self.first, begin - plain.first
-        ms, plain_ms = sum(self.ms[mine : mine + count]), sum(plain.ms[theirs : theirs + count])
-        joules, plain_joules = sum(self.joules[mine : mine + count]), sum(plain.joules[theirs : theirs + count])
+        span, plain_span = (slice(begin - run.first, begin - run.first + count) for run in (self, plain))
+        ms, plain_ms = sum(self.ms[span]), sum(plain.ms[plain_span])
+        joules, plain_joules = sum(self.joules[span]), sum(plain.joules[plain_span])
         return 100 * (1 - joules / plain_joules), 100 * (ms / plain_ms - 1)
 
 

@@ -24,10 +24,10 @@ def predict_policies(run: RunData, platform: str, terms: Terms, json_file: str) 
     Raises:
         PowercclError: nothing can be predicted from the run.
     """
-    found = _predict(run, platform, terms)
+    prediction = _predict(run, platform, terms)
     if json_file:
-        write_out(json_file, clean.to_json(found, indent=2))
-    print_what_if(Console(stderr=json_file == "-"), found)
+        write_out(json_file, clean.to_json(prediction, indent=2))
+    print_what_if(Console(stderr=json_file == "-"), prediction)
 
 
 def _predict(run: RunData, platform: str, terms: Terms) -> WhatIf:
@@ -37,7 +37,7 @@ def _predict(run: RunData, platform: str, terms: Terms) -> WhatIf:
     names = [name for of_node in gpu_names(run, of_job=True).values() for name in of_node]
     native = find_native()
     try:
-        found = what_if(
+        prediction = what_if(
             run, names[0] if names else "", native.path(SIMULATOR), native.root / "share/platforms", profile, terms
         )
     except NoProgramError as error:
@@ -45,5 +45,5 @@ def _predict(run: RunData, platform: str, terms: Terms) -> WhatIf:
     except SimulatorError as error:
         raise PowercclError(f"{run.folder} cannot be simulated: {error}", "report this with the run folder") from error
     if profile and profile.emulated and not run.emulated:
-        found.notes.append(f"profile {profile.name} is of an emulated server: its clocks are modelled")
-    return found
+        prediction.notes.append(f"profile {profile.name} is of an emulated server: its clocks are modelled")
+    return prediction
