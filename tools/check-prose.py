@@ -75,15 +75,17 @@ CODE = ("native", "python/powerccl")
 CODE_KINDS = (".h", ".cpp", ".c", ".def", ".py")
 # Code that does not follow these rules yet. The list only ever gets shorter.
 ROOMS_TO_COME = (
-    "native/job/clock/",
-    "native/testbed/bench/",
+    "native/testbed/bench/computation.cpp",
+    "native/testbed/bench/computation.h",
+    "native/testbed/bench/options.cpp",
+    "native/testbed/bench/report_json.cpp",
+    "native/testbed/bench/scenario.cpp",
     "native/testbed/sim/",
-    "python/powerccl/bench/",
-    "python/powerccl/compare/",
-    "python/powerccl/profile/",
-    "python/powerccl/tune/",
-    "python/powerccl/ways/",
-    "python/powerccl/whatif/",
+    "python/powerccl/bench/clocks.py",
+    "python/powerccl/compare/side_by_side.py",
+    "python/powerccl/ways/profile.py",
+    "python/powerccl/ways/report.py",
+    "python/powerccl/whatif/machines.py",
 )
 # A file of the sources, not behind an owner's name or in brackets or quotes.
 SOURCE_NAMED = re.compile(r"(?<![\w<./\"{*-])[\w./-]*\w\.(?:cpp|h|c|py|def|conf|scn|cmake|md)\b(?![>.]\w)")

@@ -30,7 +30,7 @@ class ClockActuator {
   // Lets the policy rest, has the clock reset if it is set, and waits for that, at most `timeout_ns`. False: still set.
   bool settle(uint64_t timeout_ns);
 
-  // settle(), then ends the thread. One that does not settle in time is left to end by itself; stop again to wait more.
+  // settle(), then ends the thread. A thread that does not settle in time ends later; stop again to wait for it.
   bool stop(uint64_t timeout_ns);
 
   // Of a policy that was started.

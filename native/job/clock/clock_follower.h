@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a clock thread does for one GPU, without the thread: asks a clock policy what the clock is to be, has a client
-// carry it out, reads back what came of it, and records that. Time is the client's, and nothing here waits but for the
-// client. A job's clock thread (clock_actuator.h) and powerccl-sim drive the same code.
+// What a clock thread does for one GPU, without the thread. It asks a clock policy for the clock, has a client set it,
+// reads the clock back and records it. Time is the client's, and nothing here waits but for the client. A job's clock
+// thread (clock_actuator.h) and powerccl-sim drive the same code.
 //
 // Where clocks are granted by a daemon (ClockClient::tick), the grant is looked after as well. Without one the clock is
 // at its default and wishes are of no effect; with a new one the newest wish is carried out again.
@@ -67,8 +67,7 @@ class ClockFollower {
   std::atomic<bool> failed_{false}, reset_refused_{false};
   std::atomic<uint32_t> applied_mhz_{0};  // what is set, or may be; 0: the default
   std::atomic<uint64_t> switches_{0};
-  // A clock takes some milliseconds to arrive, so it is read back, and its set recorded, when they have passed or when
-  // the next change comes.
+  // A clock takes some milliseconds to arrive. Then, or at the next change, it is read back and its set is recorded.
   static constexpr uint64_t kArrivalNs = 10000000u;
   // Reading costs a request, of which a daemon takes so many a second, and the next change waits for it.
   static constexpr uint64_t kReadEveryNs = 100000000u;

@@ -116,7 +116,7 @@ void LeaseClient::close() {
   if (lease_ != 0) {
     powerccl_lease_set release = {};
     release.lease = lease_;
-    // Closed with something unread in it, the socket would tell the daemon of an error before it tells of the release.
+    // Closed with unread data, the socket would give the daemon an error before the release.
     const uint64_t deadline_ns = monotonic_ns() + kReleaseNs;
     LeaseMessage message = {};
     bool more = connection_.send(&release.header, POWERCCL_LEASE_RELEASE, sizeof(release)) == 0;
@@ -133,7 +133,7 @@ int LeaseClient::attempt(uint64_t deadline_ns) {
   const int error = connection_.open(socket_path_);
   if (error != 0) {
     char reason[64];
-    // While a daemon starts, its socket may for a moment be nobody's to use; before the first lease it is a refusal.
+    // While a daemon starts, its socket may for a moment refuse all users; before the first lease it is a refusal.
     int status = kNotReachable;
     if ((error == EACCES || error == EPERM) && attempt_at_ns_ == 0) status = POWERCCL_LEASE_NOT_ALLOWED;
     return lose(status, nullptr, error_text(error, reason, sizeof(reason)));

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The clock client `lease`: asks powerccld, which sets clocks for processes that may not, and undoes them whatever
-// becomes of the process. A daemon that is not there, restarts or has given the device to somebody else is no failure:
-// the clock is at its default meanwhile, and a lease is asked for again in the background.
+// The clock client `lease`: asks powerccld, which sets clocks for processes that may not, and resets them however the
+// process ends. It is no failure if the daemon is absent, restarts, or has given another process the lease. Meanwhile
+// the clock is at its default, and the client asks for a lease again in the background.
 #ifndef POWERCCL_CLOCK_LEASE_CLIENT_H
 #define POWERCCL_CLOCK_LEASE_CLIENT_H
 #include <stdint.h>
@@ -13,7 +13,7 @@ namespace powerccl {
 
 struct LeaseTerms {
   const char* socket_path = "";
-  const char* run = "";     // what others are told when they ask who has the device
+  const char* run = "";     // names the holder to others that ask for the device
   const char* device = "";  // a GPU's UUID or PCI bus id
   bool speaks = true;       // says what all ranks of the host would say alike
   bool debug = false;       // also says when a lease is back
@@ -29,7 +29,7 @@ class LeaseClient final : public ClockClient {
   static constexpr uint64_t kLastBackOffNs = 5000000000u;
   static constexpr uint64_t kLookNs = 1000000000u;  // how soon, at the latest, the end of a lease is noticed
 
-  // What stands in CLOCK records beside powerccl_lease_status and kClockNotNow.
+  // Statuses of CLOCK records beside powerccl_lease_status and kClockNotNow.
   enum OwnStatus : int {
     kNotReachable = -65,
     kGone = -66,

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// One connection to powerccld: whole messages (abi/lease.h) out and in. Nothing here waits longer than it is told to,
-// and what comes in is checked before anybody reads it. One thread's but for forget().
+// One connection to powerccld: whole messages (abi/lease.h) out and in. Nothing here waits past the given deadline, and
+// messages are checked on arrival. One thread's but for forget().
 //
 // The job may close the descriptor and be given its number again, so before each use the socket is shown to be this
-// one. Where it is not, the connection is over, and whatever the number means now is left alone.
+// one. Where it is not, the connection is over, and the descriptor is not touched.
 #ifndef POWERCCL_CLOCK_LEASE_CONNECTION_H
 #define POWERCCL_CLOCK_LEASE_CONNECTION_H
 #include <stdint.h>
@@ -28,11 +28,11 @@ class LeaseConnection {
   LeaseConnection(const LeaseConnection&) = delete;
   LeaseConnection& operator=(const LeaseConnection&) = delete;
 
-  // 0 or an errno value, at once: EAGAIN where too many wait to be accepted already.
+  // 0 or an errno value, without waiting: EAGAIN where too many wait to be accepted already.
   int open(const char* path);
 
-  // Fills in the header and sends the message, with `file` unless it is -1. 0 or an errno value, at once: EAGAIN where
-  // the daemon has not read what it was sent before.
+  // Fills in the header and sends the message, with `file` unless it is -1. 0 or an errno value, without waiting:
+  // EAGAIN where the daemon has not read what it was sent before.
   int send(powerccl_lease_header* message, powerccl_lease_type type, uint32_t size, int file = -1);
   // The serial of what was sent last.
   uint64_t serial() const { return serial_; }

@@ -65,29 +65,28 @@ const char* LeaseClient::explain(int, const char** hint) {
 
 void LeaseClient::set_text(int status, const powerccl_lease_reply* reply, const char* detail) {
   const Outcome* outcome = outcome_of(status);
-  const char* theirs = reply != nullptr ? reply->text : "";
+  const char* answer = reply != nullptr ? reply->text : "";
   hint_ = outcome != nullptr ? outcome->hint : kAgain;
   if (status == kNotReachable) {
     snprintf(text_, sizeof(text_), "cannot connect to powerccld at %s (%s)", socket_path_, detail);
   } else if (status == kNoFile) {
-    snprintf(text_, sizeof(text_), "cannot open %s (%s), which powerccld requires as proof of access", theirs, detail);
+    snprintf(text_, sizeof(text_), "cannot open %s (%s), which powerccld requires as proof of access", answer, detail);
     hint_ = "let the job read and write the GPU's device file";
   } else if (status == POWERCCL_LEASE_HELD && reply != nullptr) {
     snprintf(text_, sizeof(text_), "process %u of user %u has the lease", reply->holder_pid, reply->holder_uid);
   } else if (status > 0) {
-    snprintf(text_, sizeof(text_), "powerccld's driver: %s", theirs[0] != '\0' ? theirs : "no more is known");
+    snprintf(text_, sizeof(text_), "powerccld's driver: %s", answer[0] != '\0' ? answer : "no more is known");
     hint_ = status == kNoPermission ? "powerccld itself may not set clocks: run it as root with CAP_SYS_ADMIN"
                                     : "read powerccld's log: journalctl -u powerccld";
   } else {
-    const char* ours = outcome != nullptr ? outcome->text : "powerccld refuses";
-    const char* more = detail != nullptr ? detail : theirs;
-    snprintf(text_, sizeof(text_), more[0] != '\0' ? "%s: %s" : "%s%s", ours, more);
+    const char* outcome_text = outcome != nullptr ? outcome->text : "powerccld refuses";
+    const char* more = detail != nullptr ? detail : answer;
+    snprintf(text_, sizeof(text_), more[0] != '\0' ? "%s: %s" : "%s%s", outcome_text, more);
   }
   make_printable(text_);
 }
 
-// The connection ends with every lease lost: then whatever was set or is still on its way is undone, and there is one
-// way back.
+// A lost lease ends the connection: then the daemon undoes what was set or is still on its way.
 int LeaseClient::lose(int status, const powerccl_lease_reply* reply, const char* detail) {
   set_text(status, reply, detail);
   lease_ = 0;
@@ -109,7 +108,7 @@ int LeaseClient::lose(int status, const powerccl_lease_reply* reply, const char*
   return kClockNotNow;
 }
 
-// A lease alone proves little: one may be given and fail at once, again and again.
+// A lease alone proves little: it may be given and fail immediately, again and again.
 void LeaseClient::works() {
   back_off_ns_ = kFirstBackOffNs;
   if ((said_ || said_holder_) && debug_) say(nullptr, "the clock of %s can be set again", device_);

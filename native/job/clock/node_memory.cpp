@@ -18,9 +18,9 @@
 namespace powerccl {
 namespace {
 
-// The memory is a System V segment, which nobody can cut short: a store past the end of a mapped file ends the process.
-// It is marked for destruction at once, so that the kernel frees it with the last process that has it; until then Linux
-// lets others attach it by its number, which the file in the run folder tells.
+// The memory is a System V segment: a file could be truncated, and a store past its end ends the process. The segment
+// is marked for destruction when it is made, so that the kernel frees it with the last process that has it. Until then
+// Linux lets others attach it by its number, which the file in the run folder holds.
 struct Shared {
   uint64_t secret[2];  // the same as in the file: numbers are used again
   alignas(64) NodeState node;
@@ -33,7 +33,7 @@ struct SegmentName {
 
 constexpr size_t kStackBytes = 192 << 10;
 constexpr int kLockTries = 100;
-constexpr uint64_t kLockPauseNs = 10000000;  // whoever holds the lock may have been stopped: a second is enough
+constexpr uint64_t kLockPauseNs = 10000000;  // the lock's holder may have been stopped: a second is enough
 
 struct Opening {
   char path[PATH_MAX + 80];
@@ -96,8 +96,8 @@ void* work(void* data) {
 }  // namespace
 
 NodeState* open_node_state(const char* run_folder) {
-  // By the kernel, not by the host's name: containers have names of their own, and nodes may share one. Segments are
-  // numbered in each IPC namespace anew.
+  // By the kernel, not by the host's name: containers have names of their own, and nodes may share one. Each IPC
+  // namespace numbers its own segments.
   uint8_t boot[16] = {};
   read_boot_id(boot);
   struct stat space = {};

@@ -26,7 +26,7 @@ class PerCallClock {
   }
   // One hold more at whatever clock is wished for already.
   void hold_on() { policy_.hold_on(); }
-  // `call` is the one whose end this is; it stands in the CLOCK record of the reset.
+  // `call` is the one whose end this is, for the CLOCK record of the reset.
   void release(uint32_t holds, uint64_t call) {
     const uint64_t now = monotonic_ns();
     if (policy_.release(holds, call, now)) actuator_.look();

@@ -20,7 +20,7 @@ namespace powerccl {
 
 namespace {
 
-// A word of the table as it stands in a message: cut, printable, and terminated.
+// A word of the table for a message: cut, printable, and terminated.
 struct Shown {
   char text[41];
   explicit Shown(std::string_view word) {
@@ -70,9 +70,9 @@ class PolicyTable::Parser {
     }
     line->remove_prefix(begin);
     const size_t end = line->find(' ') == std::string_view::npos ? line->size() : line->find(' ');
-    const std::string_view found(line->begin(), line->begin() + end);
+    const std::string_view first(line->begin(), line->begin() + end);
     line->remove_prefix(end);
-    return found;
+    return first;
   }
 
   template <typename Number>
@@ -225,7 +225,7 @@ bool PolicyTable::load(const char* path, Refusal* refusal) {
   *refusal = Refusal();
   *this = PolicyTable();
   char reason[64];
-  // Anything but a plain file may keep the job waiting: a FIFO until somebody writes, a terminal until somebody types.
+  // Anything but a plain file may keep the job waiting: a FIFO for a writer, a terminal for input.
   const int descriptor = ::open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
   struct stat about;
   if (descriptor >= 0 && (status_of_file(descriptor, &about) != 0 || !S_ISREG(about.st_mode))) {

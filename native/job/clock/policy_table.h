@@ -60,7 +60,7 @@ class PolicyTable {
   struct Pattern {
     uint64_t overhead_bytes = kNever;  // a pattern that the table does not name is never managed
     bool named = false;
-    uint32_t first = 0, count = 0;  // in ranges_, where a pattern's lines lie together
+    uint32_t first = 0, count = 0;  // in ranges_, where a pattern's lines are together
   };
   class Parser;
 

@@ -116,8 +116,8 @@ Board* Board::meet(const std::string& folder, const std::string& key, int ranks,
 }
 
 void Board::fail(int exit_code, const std::string& reason, const std::string& hint) {
-  uint32_t nobody = 0;
-  if (!failing_.compare_exchange_strong(nobody, 1)) return;
+  uint32_t no_failure = 0;
+  if (!failing_.compare_exchange_strong(no_failure, 1)) return;
   exit_code_ = exit_code;
   copy_text(reason_, sizeof reason_, reason);
   copy_text(hint_, sizeof hint_, hint);
@@ -166,7 +166,7 @@ double Board::reduce(int rank, double value, double (*combine)(double, double)) 
   barrier();
   double result = values_[0];
   for (int other = 1; other < ranks(); ++other) result = combine(result, values_[other]);
-  barrier();  // nobody overwrites a value that somebody still reads
+  barrier();  // no rank overwrites a value that another still reads
   return result;
 }
 

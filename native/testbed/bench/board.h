@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// One page shared by all ranks of a run and their supervisors: rendezvous, barriers, reductions of a few doubles, the
-// news that somebody failed, and rank 0's mailbox to its supervisor. Nothing here waits longer than it takes to notice
-// a failure, whoever has died.
+// One page shared by all ranks of a run and their supervisors: rendezvous, barriers, reductions, the first
+// failure, and rank 0's mailbox to its supervisor. All waits here end when a process has failed or died.
 #ifndef POWERCCL_BENCH_BOARD_H
 #define POWERCCL_BENCH_BOARD_H
 #include <atomic>
@@ -46,7 +45,7 @@ struct PointNews {
   double times_us[kMaxRepeats];  // of each repeat; time_us is their median
   double unit_us;                // of the computation beside it, a unit; negative: there was none
 };
-// Computation by itself, before collectives are measured beside it.
+// Computation alone, before collectives are measured beside it.
 struct LoadNews {
   Beside beside;
   uint64_t start_ns, end_ns;
@@ -101,24 +100,24 @@ class Board {
   int exit_code() const { return exit_code_; }
   std::string reason() const { return reason_; }
   std::string hint() const { return hint_; }
-  // Sleeps until somebody failed or `ns` are over; true if failed.
+  // Sleeps until a process failed or `ns` are over; true if failed.
   bool sleep_unless_failed(uint64_t ns);
   void wake_sleepers();
 
-  // ---- for ranks; each throws Aborted once somebody failed.
+  // ---- for ranks; each throws Aborted once a process failed.
   void barrier();
   double max(int rank, double value);
   double sum(int rank, double value);
   // What rank 0 gives; nothing if it had none to give.
   std::optional<NcclUniqueId> exchange_id(int rank, const NcclUniqueId* rank_0s);
-  // For a rank to which NCCL has refused a call: true once that has happened to all ranks, since then nobody waits
-  // inside NCCL for another one. False if it has not within `ns`.
+  // For a rank to which NCCL has refused a call: true once all ranks are refused, so that none waits inside NCCL for
+  // another. False if they are not within `ns`.
   bool all_refused(uint64_t ns);
 
   // ---- the moment by which rank 0 wants to be done with what it does now; 0: none.
   std::atomic<uint64_t> deadline_ns;
 
-  // ---- mailbox: rank 0 tells and waits for the supervisor's answer. The payload lies in the fields below.
+  // ---- mailbox: rank 0 tells and waits for the supervisor's answer. The payload is in the fields below.
   int32_t tell(Tell what);
   // Supervisor: waits for news at most `ns`. kNothing when none came.
   Tell wait_for_news(uint64_t ns);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Clocks are set by the process that holds leases on the GPUs: `powerccl bench` and `powerccl profile` do, and
-// powerccld restores the clocks when they end. docs/reference/bench.md has the messages of this socket.
+// The process that holds leases on the GPUs sets clocks (`powerccl bench` or `powerccl profile`). The daemon restores
+// the clocks when that process ends. The messages of this socket are in docs/reference/bench.md.
 #ifndef POWERCCL_BENCH_CLOCK_SOCKET_H
 #define POWERCCL_BENCH_CLOCK_SOCKET_H
 #include <fcntl.h>

@@ -11,10 +11,10 @@ namespace powerccl::bench {
 
 Communicator::Communicator(std::shared_ptr<const NcclApi> nccl, Board& board, int rank, int cta_policy)
     : nccl_(std::move(nccl)), board_(board), rank_(rank), cta_policy_(cta_policy) {
-  NcclUniqueId mine{};
+  NcclUniqueId made_id{};
   int result = kNcclSuccess;
-  if (rank == 0) result = nccl_->get_unique_id(&mine);
-  const auto id = board_.exchange_id(rank, rank == 0 && result == kNcclSuccess ? &mine : nullptr);
+  if (rank == 0) result = nccl_->get_unique_id(&made_id);
+  const auto id = board_.exchange_id(rank, rank == 0 && result == kNcclSuccess ? &made_id : nullptr);
   nccl_->check(result, "ncclGetUniqueId");
   if (!id) throw NcclFailure("rank 0 could not make an id for the communicator");
   if (cta_policy < 0) {
@@ -56,9 +56,9 @@ std::vector<NcclComm> Communicator::take() {
 }
 
 void Communicator::destroy() {
-  std::vector<NcclComm> mine = take();
-  if (mine.empty()) throw Aborted();
-  for (; !mine.empty(); mine.pop_back()) nccl_->check(nccl_->comm_destroy(mine.back()), "ncclCommDestroy");
+  std::vector<NcclComm> comms = take();
+  if (comms.empty()) throw Aborted();
+  for (; !comms.empty(); comms.pop_back()) nccl_->check(nccl_->comm_destroy(comms.back()), "ncclCommDestroy");
 }
 
 void Communicator::poll_async_error() {
@@ -79,8 +79,8 @@ void Communicator::report_async_error(NcclComm comm) {
 }
 
 void Communicator::abort() {
-  std::vector<NcclComm> mine = take();
-  for (; !mine.empty(); mine.pop_back()) nccl_->comm_abort(mine.back());
+  std::vector<NcclComm> comms = take();
+  for (; !comms.empty(); comms.pop_back()) nccl_->comm_abort(comms.back());
 }
 
 Windows::Windows(std::shared_ptr<const NcclApi> nccl, NcclComm comm, size_t bytes)

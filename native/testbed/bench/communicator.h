@@ -53,8 +53,7 @@ class Windows {
   Windows(const Windows&) = delete;
   Windows& operator=(const Windows&) = delete;
 
-  // While the communicator stands. There is no destructor: after an abort windows go with it, their memory stays
-  // NCCL's.
+  // Before the communicator ends. There is no destructor: after an abort windows go with it, their memory stays NCCL's.
   void release();
   CUdeviceptr send() const { return buffers_[0]; }
   CUdeviceptr recv() const { return buffers_[1]; }

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The part of the CUDA driver API that the bench uses, from libcuda.so.1 at run time, and CUDA graphs.
 //
-// Symbols are spelled out instead of taken from cuda.h's macros: a new header maps some names to entry points that
-// drivers of a year ago do not have, although the old ones do the same.
+// Symbols are spelled out instead of taken from <cuda.h>'s macros: new headers map some names to entry points that
+// older drivers lack. The old entry points do the same.
 #ifndef POWERCCL_BENCH_CUDA_API_H
 #define POWERCCL_BENCH_CUDA_API_H
 #include <cuda.h>

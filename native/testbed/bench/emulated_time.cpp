@@ -7,8 +7,8 @@
 namespace powerccl::bench {
 namespace {
 
-// Of real time. Enqueueing a million operations takes a few seconds on a quiet core; a tenth of this would be too short
-// on a host with some ten busy processes a core, and much more would keep a user waiting for an invalid result.
+// Of real time. Enqueueing a million operations takes a few seconds on a quiet core. A tenth of this would be too short
+// with ten busy processes a core; much more would keep a user waiting for an invalid result.
 constexpr uint64_t kPatienceMs = 20'000, kMostPatienceMs = 60'000;
 
 uint64_t patience_ns() {
@@ -43,9 +43,9 @@ EmulatedTime::~EmulatedTime() {
 uint64_t EmulatedTime::stop() {
   if (!stops_) return monotonic_ns();
   const CudaApi& cuda = rank_.cuda();
-  rank_.board().barrier();  // until all have come, somebody may still wait for time to go on
+  rank_.board().barrier();  // until all have come, a rank may still wait for time to go on
   cuda.check(cuda.stop_time(patience_ns(), &stop_), "pwe_stop_time");
-  // Only when time stands still for all ranks is there a moment that lies behind none of them. A double is exact to the
+  // Only while time is stopped for all ranks is there a moment that is past for none of them. A double is exact to the
   // nanosecond for 104 days of uptime, and the same for all ranks ever after.
   const auto moment = static_cast<uint64_t>(rank_.board().max(rank_.rank(), static_cast<double>(monotonic_ns())));
   cuda.submit_as_of(moment);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// What is timed on emulated GPUs must not depend on the host: model time waits while ranks enqueue, all they enqueue
-// counts as enqueued at one moment, and collectives whose results nobody looks at move no data. Real GPUs are left
-// alone: there these classes do nothing.
+// Times on emulated GPUs must not depend on the host. Model time waits while ranks enqueue, and all they enqueue counts
+// as enqueued at one moment. Collectives whose results are not checked move no data. On real GPUs these classes do
+// nothing.
 #ifndef POWERCCL_BENCH_EMULATED_TIME_H
 #define POWERCCL_BENCH_EMULATED_TIME_H
 #include <cstdint>
@@ -31,8 +31,8 @@ class EmulatedTime {
 
   bool emulated() const { return rank_.cuda().emulated(); }
   // All ranks must call it; returns the moment (CLOCK_MONOTONIC ns) at which everything counts as enqueued until go().
-  // On real GPUs, and under `powerccl run`: now. What is recorded there runs as any job does, in real time: a recorder
-  // learns how GPU times and the host's belong together from how soon it sees what a GPU did.
+  // On real GPUs, and under `powerccl run`: now. A recorded run takes real time, since the recorder relates GPU times
+  // to the host's by how soon it sees what a GPU did.
   uint64_t stop();
   void go();
   // What this rank's emulated GPU used between two events that are behind it.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Just enough JSON to write, and to read a field of what was written: flat calls, insertion order kept, what cannot be
-// told becomes null.
+// Just enough JSON to write, and to read a field of what was written: flat calls, insertion order kept, unknown values
+// become null.
 #ifndef POWERCCL_BENCH_JSON_H
 #define POWERCCL_BENCH_JSON_H
 #include <cmath>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Who the ranks of this run are, their processes, and the supervisor that notices at once when one of them dies.
+// Who the ranks of this run are, their processes, and the supervisor that notices when one of them dies.
 #ifndef POWERCCL_BENCH_LAUNCH_H
 #define POWERCCL_BENCH_LAUNCH_H
 #include <functional>
@@ -31,9 +31,9 @@ struct Launch {
 Launch prepare_launch(const Options& options);
 
 // Forks the local ranks' processes, each of which runs `ranks(first, count, device)` and exits with what it returns.
-// Then runs `lead` (rank 0's supervisor alone) on a thread while it waits for the processes, passes failures, signals
-// and missed deadlines on to the board, and kills what does not end by itself. Returns when all are gone and `lead` is
-// back.
+// Then runs `lead` (rank 0's supervisor alone) on a thread while it waits for the processes. It passes failures,
+// signals and missed deadlines on to the board, and kills processes that do not end. Returns when all are gone and
+// `lead` is back.
 void supervise(const Launch& launch, const std::function<int(int, int, int)>& ranks, const std::function<void()>& lead);
 
 }  // namespace powerccl::bench

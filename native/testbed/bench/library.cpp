@@ -40,14 +40,14 @@ bool Library::close() {
 }
 
 Symbol Library::optional(const char* symbol) const {
-  void* its = dlsym(handle_, symbol);
-  void* first = its == nullptr || alone_ ? its : dlsym(RTLD_DEFAULT, symbol);
-  return {first != nullptr ? first : its};
+  void* own = dlsym(handle_, symbol);
+  void* first = own == nullptr || alone_ ? own : dlsym(RTLD_DEFAULT, symbol);
+  return {first != nullptr ? first : own};
 }
 
 Symbol Library::required(const char* symbol) const {
-  const Symbol found = optional(symbol);
-  if (found.address != nullptr) return found;
+  const Symbol entry = optional(symbol);
+  if (entry.address != nullptr) return entry;
   throw Failure(kExitMissing, name_ + " has no " + symbol, "the library is older than powerccl-bench needs");
 }
 
@@ -152,13 +152,13 @@ NcclFile find_nccl(const std::string& explicit_path) {
   };
   const Answer answer = in_child(
       [&] {
-        Answer found{};
+        Answer file{};
         const auto nccl = NcclApi::instance(explicit_path);
-        nccl->check(nccl->get_version(&found.version), "ncclGetVersion");
-        if (realpath(nccl->path.c_str(), found.path) == nullptr) {
+        nccl->check(nccl->get_version(&file.version), "ncclGetVersion");
+        if (realpath(nccl->path.c_str(), file.path) == nullptr) {
           throw Failure(kExitMissing, nccl->path + ": " + std::strerror(errno), "--nccl /path/libnccl.so.2");
         }
-        return found;
+        return file;
       },
       "the process that looks for NCCL died", "--nccl FILE names another library");
   return {answer.path, answer.version};

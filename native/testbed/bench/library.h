@@ -26,17 +26,16 @@ struct Symbol {
 
 class Library {
  public:
-  // Tries each name in turn. `hint` says how to get the library when none loads (Failure kExitMissing). `alone`: with
-  // its own symbols, whatever was loaded before it; else a preloaded library may stand before it, as it would for a
-  // program that is linked with it.
+  // Tries each name in turn. `hint` says how to get the library when none loads (Failure kExitMissing). `alone`: only
+  // its own symbols count; else a preloaded library's come first, as for a linked program.
   static Library open(const std::vector<std::string>& names, const std::string& hint, bool alone = false);
 
   void* handle() const { return handle_; }
-  // True if the library has left the process; some never do, and nobody may call it any more either way.
+  // True if the library has left the process; some never do. Either way it must not be called any more.
   bool close();
   Symbol required(const char* symbol) const;  // Failure kExitMissing where there is none
   Symbol optional(const char* symbol) const;  // null where there is none
-  // The file that this library was loaded from; its name where that cannot be told. `symbol`: one of its own.
+  // The file that this library was loaded from; its name where that is not known. `symbol`: one of its own.
   std::string path(const char* symbol) const;
 
  private:
@@ -45,9 +44,9 @@ class Library {
   std::string name_;
 };
 
-// Asks something of a library that this process, which is going to fork, must not load itself: runs `ask` in a child
-// process and returns what it returned, or throws the Failure it threw. `died`: what to say, with a hint, if neither
-// comes back. Answers are copied byte by byte.
+// Asks a library that this process must not load itself, since it is going to fork. Runs `ask` in a child process and
+// returns what it returned, or throws the Failure it threw. `died`: what to say, with a hint, if neither comes back.
+// Answers are copied byte by byte.
 template <typename Ask>
 auto in_child(Ask ask, const char* died, const char* hint) {
   using Answer = decltype(ask());

@@ -19,9 +19,9 @@ constexpr double kEnough = 0.8;        // of it
 constexpr double kLeastBesideS = 0.1;  // even without energy: the clock settles in tens of milliseconds
 constexpr uint8_t kGarbage = 0xa5;     // what a receive buffer holds before a check
 
-constexpr double kTrialS = 0.2;  // a short run first: it tells how much either slows the other
-// An event behind every part: so finely is the time told in which both run. Longer parts of short operations, since
-// recording an event costs as much as launching one.
+constexpr double kTrialS = 0.2;  // a short run first: it shows how much either slows the other
+// An event follows every part, so the time in which both run is known to one part. Parts hold many short operations,
+// since recording an event costs as much as launching one.
 constexpr double kPartUs = 4000;
 // The computation is enqueued so much ahead, in parts, lest its stream run dry while NCCL's launches wait for room.
 constexpr double kAhead = 3;
@@ -35,10 +35,10 @@ class BesideMeasurement {
  public:
   BesideMeasurement(Rank& rank, EmulatedTime& emulated, Units& load) : rank_(rank), emulated_(emulated), load_(load) {}
 
-  // The computation by itself for about `seconds`: all ranks together.
+  // The computation alone for about `seconds`: all ranks together.
   LoadNews alone(double seconds);
-  // Fills times, energy and the number of operations of `news`. `operation` enqueues one, which takes `operation_us` by
-  // itself, as a unit of the computation takes `unit_us`.
+  // Fills times, energy and the number of operations of `news`. `operation` enqueues one, which takes `operation_us`
+  // alone, as a unit of the computation takes `unit_us`.
   void both(double seconds, const std::function<void()>& operation, double operation_us, double unit_us,
             PointNews& news);
 
@@ -52,12 +52,12 @@ class BesideMeasurement {
   };
   Enqueued enqueue(double seconds, const std::function<void()>& operation, double operation_us, double unit_us);
   // The part of the time in which both ran, on this rank.
-  struct Found {
+  struct Overlap {
     double operation_us, unit_us, from_ms, to_ms;
     double joules;  // of the GPU, an operation; negative: not emulated
     uint64_t operations;
   };
-  Found find(const Enqueued& enqueued);
+  Overlap find(const Enqueued& enqueued);
   CUevent part_event(size_t index) { return rank_.event(2 * index + 2); }
   CUevent unit_event(size_t index) { return rank_.event(2 * index + 3); }
   double at_ms(CUevent event) const { return rank_.elapsed_ms(rank_.event(0), event); }
@@ -97,14 +97,14 @@ void BesideMeasurement::both(double seconds, const std::function<void()>& operat
   Board& board = rank_.board();
   for (const double wanted_s : {std::min(kTrialS, seconds), seconds}) {
     const Enqueued enqueued = enqueue(wanted_s, operation, operation_us, unit_us);
-    const Found found = find(enqueued);
-    operation_us = board.max(rank_.rank(), found.operation_us);
-    unit_us = board.max(rank_.rank(), found.unit_us);
-    news.unit_us = board.sum(rank_.rank(), found.unit_us) / rank_.ranks();
-    news.iterations = found.operations;
-    news.start_ns = enqueued.start_ns + static_cast<uint64_t>(found.from_ms * 1e6);
-    news.end_ns = enqueued.start_ns + static_cast<uint64_t>(found.to_ms * 1e6);
-    if (emulated_.emulated()) news.emulated_joules = board.sum(rank_.rank(), found.joules);
+    const Overlap overlap = find(enqueued);
+    operation_us = board.max(rank_.rank(), overlap.operation_us);
+    unit_us = board.max(rank_.rank(), overlap.unit_us);
+    news.unit_us = board.sum(rank_.rank(), overlap.unit_us) / rank_.ranks();
+    news.iterations = overlap.operations;
+    news.start_ns = enqueued.start_ns + static_cast<uint64_t>(overlap.from_ms * 1e6);
+    news.end_ns = enqueued.start_ns + static_cast<uint64_t>(overlap.to_ms * 1e6);
+    if (emulated_.emulated()) news.emulated_joules = board.sum(rank_.rank(), overlap.joules);
   }
   news.time_us = news.device_us = news.low_us = news.high_us = operation_us;
   news.times_us[0] = operation_us;
@@ -140,7 +140,7 @@ BesideMeasurement::Enqueued BesideMeasurement::enqueue(double seconds, const std
   return done;
 }
 
-BesideMeasurement::Found BesideMeasurement::find(const Enqueued& enqueued) {
+BesideMeasurement::Overlap BesideMeasurement::find(const Enqueued& enqueued) {
   const double both_end_ms = std::min(at_ms(part_event(enqueued.parts - 1)), at_ms(unit_event(enqueued.units - 1)));
   const double from_ms = kBegins * both_end_ms;
   // The first and the last event of each kind within that time.
@@ -155,18 +155,18 @@ BesideMeasurement::Found BesideMeasurement::find(const Enqueued& enqueued) {
   const auto each_us = [&](CUevent from, CUevent to, uint64_t count) {
     return count == 0 ? std::nan("") : (at_ms(to) - at_ms(from)) * 1e3 / static_cast<double>(count);
   };
-  Found found{};
-  found.operations = (last_part - first_part) * enqueued.operations_a_part;
-  found.operation_us = each_us(part_event(first_part), part_event(last_part), found.operations);
-  found.unit_us = each_us(unit_event(first_unit), unit_event(last_unit), last_unit - first_unit);
-  found.from_ms = at_ms(part_event(first_part));
-  found.to_ms = at_ms(part_event(last_part));
-  found.joules = -1;
-  if (emulated_.emulated() && found.operations > 0) {
-    found.joules =
-        emulated_.joules_between(part_event(first_part), part_event(last_part)) / static_cast<double>(found.operations);
+  Overlap overlap{};
+  overlap.operations = (last_part - first_part) * enqueued.operations_a_part;
+  overlap.operation_us = each_us(part_event(first_part), part_event(last_part), overlap.operations);
+  overlap.unit_us = each_us(unit_event(first_unit), unit_event(last_unit), last_unit - first_unit);
+  overlap.from_ms = at_ms(part_event(first_part));
+  overlap.to_ms = at_ms(part_event(last_part));
+  overlap.joules = -1;
+  if (emulated_.emulated() && overlap.operations > 0) {
+    overlap.joules = emulated_.joules_between(part_event(first_part), part_event(last_part)) /
+                     static_cast<double>(overlap.operations);
   }
-  return found;
+  return overlap;
 }
 
 }  // namespace
@@ -189,7 +189,7 @@ PointNews Measurement::measure() {
   many(static_cast<uint64_t>(options_.warmup));
   rank_.wait(rank_.stream());
   news.iterations = static_cast<uint64_t>(options_.iterations);
-  // Emulated operations that are made one by one are told one by one: a longer loop would teach nothing more.
+  // Emulated operations that are made one by one are timed one by one: a longer loop would show nothing more.
   const double min_time_s = options_.blocking && emulated_.emulated() ? 0 : options_.min_time_s;
   if (min_time_s > 0) news.iterations = iterations_for(estimate(), min_time_s, options_.iterations);
   for (int attempt = 0; attempt < kAttempts; ++attempt) {
@@ -380,7 +380,7 @@ void Measurement::time_blocking(PointNews& news) {
   end(news, 1);
 }
 
-// Emulated: each operation by itself from its launch to its end. What the host takes in between is not the platform's.
+// Emulated: each operation alone from its launch to its end. What the host takes in between is not the platform's.
 void Measurement::time_each(PointNews& news) {
   news.start_ns = monotonic_ns();
   blocked_us_ = blocked_joules_ = 0;
@@ -436,7 +436,7 @@ double Measurement::time_single() {
 }
 
 BesideCost beside_cost(const TimeAndPower& operation, double unit_us, const TimeAndPower& alone) {
-  const double alone_us = operation.us / unit_us * alone.us;  // the computation done meanwhile, by itself
+  const double alone_us = operation.us / unit_us * alone.us;  // the computation done meanwhile, if it were alone
   BesideCost cost{alone, (unit_us / alone.us - 1) * 100, operation.us - alone_us, std::nullopt};
   if (operation.watts_per_gpu && alone.watts_per_gpu) {
     cost.added_joules = (*operation.watts_per_gpu * operation.us - *alone.watts_per_gpu * alone_us) * 1e-6;
@@ -448,7 +448,7 @@ void reserve_for(const std::vector<Point>& points, Rank& rank) {
   size_t send_bytes = 0, recv_bytes = 0;
   for (const Point& point : points) {
     const size_t width = info(point.type).bytes;
-    // In place, everything lies in the receive buffer.
+    // In place, everything is in the receive buffer.
     recv_bytes = std::max(recv_bytes, std::max(point.shape.send_count, point.shape.recv_count) * width);
     send_bytes = std::max(send_bytes, point.shape.send_count * width);
   }

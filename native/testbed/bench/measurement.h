@@ -20,9 +20,9 @@ class Measurement {
   void run_for(double seconds);
   // What rank 0 has to tell; `index` is left to the caller.
   PointNews measure();
-  // The same beside computation, of which a unit takes `unit_us` by itself.
+  // The same beside computation, of which a unit takes `unit_us` alone.
   PointNews measure_beside(Units& load, double unit_us);
-  // That computation by itself; `beside` is left to the caller.
+  // That computation alone; `beside` is left to the caller.
   LoadNews measure_load(Units& load);
 
  private:
@@ -60,9 +60,9 @@ struct TimeAndPower {
 };
 
 struct BesideCost {
-  TimeAndPower alone;  // the computation by itself, a unit
+  TimeAndPower alone;  // a unit of the computation alone
   double slowed_pct;   // of the computation; negative within noise
-  // What is more than the same computation takes by itself, of one collective: time in microseconds, joules of a GPU.
+  // What is more than the same computation takes alone, of one collective: time in microseconds, joules of a GPU.
   double added_us;
   std::optional<double> added_joules;
 };

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The part of NCCL's API that the bench uses, from libnccl.so.2 at run time. Declarations are ours, written from the
-// facts of NCCL 2.x's public ABI: enum values and argument lists have not changed since 2.7 (send/recv), 2.10 (avg,
-// bfloat16) and 2.28 (all-to-all, gather, scatter).
+// The part of NCCL's API that the bench uses, from libnccl.so.2 at run time. Declarations are ours, written from NCCL
+// 2.x's public ABI. Enum values and argument lists have not changed since 2.7 (send/recv), 2.10 (avg, bfloat16)
+// and 2.28 (all-to-all, gather, scatter).
 #ifndef POWERCCL_BENCH_NCCL_API_H
 #define POWERCCL_BENCH_NCCL_API_H
 #include <cuda.h>
@@ -78,13 +78,13 @@ struct NcclApi {
   // As a linked program has it: loaded once a process, by whichever rank comes first; `explicit_path` is the same for
   // all.
   static std::shared_ptr<const NcclApi> instance(const std::string& explicit_path);
-  // An instance of its own, from a file that no other was loaded from: with statics that nobody has touched yet.
+  // An instance of its own, from a file that no other was loaded from: with fresh statics.
   static std::shared_ptr<NcclApi> own(const std::string& path);
   // NcclFailure with NCCL's own words; `comm` may be null.
   void check(int result, const char* doing, NcclComm comm = nullptr) const;
 };
 
-// The files tried, in order: `explicit_path` alone if given (--nccl), else NCCL_LIBRARY alone, else libnccl.so.2 as the
+// The files tried, in order: `explicit_path` alone if given (--nccl), else NCCL_LIBRARY alone. Else libnccl.so.2 as the
 // loader finds it, then POWERCCL_NCCL_LIBRARY (set by Python: where PyTorch's wheel keeps it).
 std::vector<std::string> nccl_candidates(const std::string& explicit_path);
 
@@ -98,8 +98,8 @@ struct NcclFile {
 // The library that a rank would load, found out in a child process. Failure(kExitMissing) where there is none.
 NcclFile find_nccl(const std::string& explicit_path);
 
-// Copies of the NCCL library in memory. The loader knows a library by its file, so a copy is another library, whose
-// statics nobody has touched; processes that load the same copy share its pages.
+// Copies of the NCCL library in memory. The loader knows a library by its file, so a copy is another library with fresh
+// statics. Processes that load the same copy share its pages.
 class LibraryCopies {
  public:
   explicit LibraryCopies(std::string path) : path_(std::move(path)) {}

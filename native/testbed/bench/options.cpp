@@ -274,7 +274,7 @@ Options parse_options(int argc, char** argv) {
           parse_names(word, kPatterns, "no pattern", known.c_str(), pattern_named, std::move(options.patterns));
     }
   }
-  // A server checks nothing unless told: emulated data are moved by few cores.
+  // A server checks nothing unless asked: emulated data are moved by few cores.
   if (options.check < 0) options.check = options.mode == Mode::kServe ? 0 : 1;
   check_together(options);
   return options;

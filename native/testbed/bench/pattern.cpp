@@ -124,7 +124,7 @@ double bus_factor(Pattern pattern, int ranks) {
 
 Buffers place(const Call& call, CUdeviceptr send_buffer, CUdeviceptr recv_buffer) {
   if (!call.in_place) return {send_buffer, recv_buffer};
-  // The rank's own chunk already lies where it belongs among those of all.
+  // The rank's own chunk is already in its place among those of all.
   const PatternInfo& about = info(call.pattern);
   const size_t own = static_cast<size_t>(call.rank) * call.shape.count * info(call.type).bytes;
   return {recv_buffer + (about.recv_all ? own : 0), recv_buffer + (about.sends_all ? own : 0)};

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// What is measured: the nine communication patterns, element types and operators, the ways in which NCCL carries a
-// collective out, and what the GPU computes meanwhile. How NCCL tests' `size` becomes counts and buffers, bus
-// bandwidth, and the NCCL calls.
+// What is measured: communication patterns, element types and operators, the ways in which NCCL carries a collective
+// out, and what the GPU computes meanwhile. How NCCL tests' `size` becomes counts and buffers, bus bandwidth, and the
+// NCCL calls.
 #ifndef POWERCCL_BENCH_PATTERN_H
 #define POWERCCL_BENCH_PATTERN_H
 #include <array>
@@ -76,8 +76,9 @@ inline constexpr std::array<PatternInfo, 9> kPatterns{{
     {Pattern::kAllToAll, "all_to_all", false, Who::kAll, Who::kAll, true, true, true, false},
 }};
 
-// Its rings and trees on ordinary buffers, or, on buffers in symmetric windows, kernels of their own, copy engines (the
-// zero-CTA policy), or as few thread blocks as will do (the efficiency policy).
+// How NCCL carries a collective out: by its rings and trees on ordinary buffers, or on buffers in symmetric windows.
+// The latter have kernels of their own, copy engines (the zero-CTA policy), or few thread blocks (the efficiency
+// policy).
 enum class Way : uint8_t {
   kAsGiven,  // by -R and NCCL's own variables
   kPlain,
@@ -88,7 +89,7 @@ enum class Way : uint8_t {
 struct WayInfo {
   Way value;
   const char* name;
-  bool windows;    // buffers lie in symmetric windows
+  bool windows;    // buffers are in symmetric windows
   int cta_policy;  // of the communicator: NCCL_CTA_POLICY_*; negative: NCCL's default
 };
 inline constexpr std::array<WayInfo, 4> kWays{{
@@ -168,7 +169,7 @@ struct Shape {
 };
 Shape shape_of(Pattern pattern, size_t size_bytes, Type type, int ranks);
 
-// Multiply algorithm bandwidth by this for bus bandwidth (NCCL tests' doc/PERFORMANCE.md).
+// Multiply algorithm bandwidth by this for bus bandwidth (NCCL tests, <doc/PERFORMANCE.md>).
 double bus_factor(Pattern pattern, int ranks);
 
 struct Call {
@@ -182,7 +183,7 @@ struct Call {
   bool in_place;
   bool grouped;  // all-to-all, gather, scatter from send/recv even where NCCL has the call
 };
-// Where a rank's send and receive data begin inside its two buffers; in place both lie in `recv_buffer`.
+// Where a rank's send and receive data begin inside its two buffers; in place both are in `recv_buffer`.
 struct Buffers {
   CUdeviceptr send;
   CUdeviceptr recv;

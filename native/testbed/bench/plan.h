@@ -31,8 +31,8 @@ std::string key_of(const Point& point, int ranks);
 // `whole_bytes`, if given, is set to the length of the file up to its last whole line.
 std::set<std::string> done_points(const std::string& path, uint64_t* whole_bytes = nullptr);
 
-// Ways outermost, since each takes a communicator of its own; then what is computed beside them, which is measured
-// alone first; then clocks, since changing one is slow and must settle; then pattern, type, operator, root, size.
+// Ways outermost, since each takes a communicator of its own. Then what is computed beside them, which is measured
+// alone first. Then clocks, since changing one is slow and must settle; then pattern, type, operator, root, size.
 std::vector<Point> make_plan(const Options& options, int ranks, const std::set<std::string>& done);
 
 std::vector<size_t> sizes_of(const Options& options);

@@ -264,7 +264,7 @@ void watch(Board& board, WatchedRanks& watched, const std::atomic<bool>& over) {
       watched.each([&](const std::shared_ptr<Rank>& rank) { busy = rank->poll_async_error() || busy; });
       continue;
     }
-    // NCCL's abort waits for the others' in one process: one thread each, and nobody waits for them.
+    // NCCL's abort waits for the others' in one process: one thread each, which is not joined.
     watched.each([](const std::shared_ptr<Rank>& rank) { std::thread([rank] { rank->abort(); }).detach(); });
     for (int waited = 0; waited < kAbortGraceMs && !over; waited += 10) {
       std::this_thread::sleep_for(std::chrono::milliseconds(10));
@@ -284,7 +284,7 @@ void run_rank(const Options& options, Board& board, WatchedRanks& watched, int r
     watched.remove(self);
     self->close();
   } catch (const Aborted&) {
-    return;  // whoever failed has said so
+    return;  // the rank that failed has reported it
   } catch (const Failure& failure) {
     board.fail(failure.code(), who + failure.what(), failure.hint());
   } catch (const std::exception& error) {

@@ -97,8 +97,8 @@ class Rank {
   std::vector<CUevent> events_;
 };
 
-// Runs `work` for the local ranks [first, first + count) in this process, a thread each, with a watchdog that aborts
-// their communicators once the board says that somebody failed. Returns the process's exit code.
+// Runs `work` for the local ranks [first, first + count) in this process, a thread each. A watchdog aborts their
+// communicators once the board has a failure. Returns the process's exit code.
 int run_ranks(const Options& options, Board& board, int first, int count, int first_device,
               const std::function<void(Rank&)>& work);
 

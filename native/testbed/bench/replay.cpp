@@ -57,14 +57,14 @@ class Carriers {
   // The rank's own in the operation's group.
   const Place& place(const Operation& operation) const { return places_[operation.group]; }
   struct Carrier {
-    NcclComm comm;  // null where this rank has nobody to talk to
+    NcclComm comm;  // null where this rank is alone in its group
     Buffers buffers;
   };
   Carrier of(const Operation& operation) const {
     const Key key{operation.group, operation.way};
-    const auto found = windows_.find(key);
-    const Buffers buffers = found == windows_.end() ? Buffers{rank_.send_buffer(), rank_.recv_buffer()}
-                                                    : Buffers{found->second->send(), found->second->recv()};
+    const auto windows = windows_.find(key);
+    const Buffers buffers = windows == windows_.end() ? Buffers{rank_.send_buffer(), rank_.recv_buffer()}
+                                                      : Buffers{windows->second->send(), windows->second->recv()};
     return {comms_.at(key), buffers};
   }
 
@@ -102,8 +102,7 @@ uint64_t to_ns(double ms) {
   return static_cast<uint64_t>(std::llround(std::max(ms, 0.0) * 1e6));
 }
 
-// Where an iteration's time went on one rank: computing, communicating, both, or neither.
-// Which stretches of its streams an iteration computed and communicated in, told by CUDA events between them.
+// Which stretches of its streams an iteration computed and communicated in, from CUDA events between them.
 class Timeline {
  public:
   enum class Doing : uint8_t { kNothing, kComputing, kCommunicating, kGraph };
@@ -235,8 +234,8 @@ class Replay {
   int agree_on_iterations() {
     int iterations = iterations_of(options_, scenario_);
     if (options_.seconds) {
-      const double mine = rank_.rank() == 0 ? iterations_in(*options_.seconds, last_s_) : 0;
-      iterations = static_cast<int>(board_.max(rank_.rank(), mine));
+      const double wanted = rank_.rank() == 0 ? iterations_in(*options_.seconds, last_s_) : 0;
+      iterations = static_cast<int>(board_.max(rank_.rank(), wanted));
     }
     if (rank_.rank() == 0) board_.iterations = iterations;
     return iterations;
@@ -290,7 +289,7 @@ class Replay {
     board_.times[number & 1][rank_.rank()] = timeline_->times();
   }
 
-  // Rank 0 tells of the iteration before this one, whose times all ranks left behind by the barrier.
+  // Rank 0 reports the iteration before this one, whose times all ranks left behind by the barrier.
   void tell_last() {
     if (rank_.rank() != 0 || last_.start_ns == 0) return;
     IterationNews& news = board_.iteration;
@@ -376,13 +375,14 @@ class Replay {
     const CUstream stream = streams_[operation.stream];
     const int type = info(kScenarioType).nccl;
     const size_t room = largest_piece_bytes(operation, place.size);
-    const size_t mine = piece_bytes(scenario_, operation, iteration, place, place.rank) / info(kScenarioType).bytes;
+    const size_t recv_count =
+        piece_bytes(scenario_, operation, iteration, place, place.rank) / info(kScenarioType).bytes;
     nccl.check(nccl.group_start(), "ncclGroupStart");
     for (int peer = 0; peer < place.size; ++peer) {
-      const size_t theirs = piece_bytes(scenario_, operation, iteration, place, peer) / info(kScenarioType).bytes;
+      const size_t send_count = piece_bytes(scenario_, operation, iteration, place, peer) / info(kScenarioType).bytes;
       const size_t offset = static_cast<size_t>(peer) * room;
-      nccl.check(nccl.send(pointer(buffers.send + offset), theirs, type, peer, comm, stream), "ncclSend", comm);
-      nccl.check(nccl.recv(pointer(buffers.recv + offset), mine, type, peer, comm, stream), "ncclRecv", comm);
+      nccl.check(nccl.send(pointer(buffers.send + offset), send_count, type, peer, comm, stream), "ncclSend", comm);
+      nccl.check(nccl.recv(pointer(buffers.recv + offset), recv_count, type, peer, comm, stream), "ncclRecv", comm);
     }
     nccl.check(nccl.group_end(), "ncclGroupEnd", comm);
   }

@@ -82,7 +82,7 @@ void Report::on_start() {
   if (options_.resume && !resumes()) return;
   started_ = true;
   if (options_.energy) sampler_->start();
-  // A counter must have moved before the run begins, or nothing tells of the energy until it does.
+  // A counter must have moved before the run begins, or the energy until it does is not known.
   if (options_.mode == Mode::kScenario) sampler_->wait_past(monotonic_ns());
   write_line("header", common(), !options_.resume || setting_.keep_json_lines_bytes == 0);
 }

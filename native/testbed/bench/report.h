@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What rank 0's supervisor does beside waiting: it samples NVML, asks for clocks, and turns rank 0's news into the
+// What rank 0's supervisor does beside waiting: it samples NVML and asks for clocks. It turns rank 0's news into the
 // lines on stdout and the files of docs/reference/bench.md. A mode's own part is one of the reports below.
 #ifndef POWERCCL_BENCH_REPORT_H
 #define POWERCCL_BENCH_REPORT_H
@@ -33,7 +33,7 @@ class Report {
   Report(const Report&) = delete;
   Report& operator=(const Report&) = delete;
 
-  // Runs until rank 0 has finished or somebody failed.
+  // Runs until rank 0 has finished or a process failed.
   void run();
   // Writes the summary and --json once all ranks are gone. The exit code that the results ask for.
   int conclude();
@@ -83,12 +83,12 @@ double unix_s();
 std::optional<double> median_of(const std::vector<double>& values);
 
 // ---- Objects that sweeps and servers have in common (report_json.cpp).
-// What is common to every mode. `start` and `sampler` are null while no rank stands.
+// What is common to every mode. `start` and `sampler` are null before the ranks have started.
 json::Object header_object(const Options& options, const Setting& setting, const Launch& launch, double started_unix_s,
                            const StartNews* start, Sampler* sampler);
 // GB/s by NCCL tests' size; 0 where nothing took time.
 double algbw_gbs(const Point& point, const PointNews& news);
-// Puts what the emulator told of the loop's energy in place of what was sampled; on real GPUs nothing.
+// Replaces the sampled energy of the loop by the emulator's; does nothing on real GPUs.
 void take_emulated_energy(const PointNews& news, int ranks, Window& window);
 // `cost`: of a point beside computation.
 json::Object point_object(const Point& point, const PointNews& news, const Window& window, int ranks, bool clock_set,
@@ -99,7 +99,7 @@ inline std::optional<std::string> unless_empty(const std::string& text) {
 }
 
 // host, gpu_models, nvlinks, driver, nccl_version, nccl_variables and emulated_platform; the last six are
-// null while no rank stands (`start` and `sampler` are null).
+// null before the ranks have started (`start` and `sampler` are null).
 json::Object machine_object(const Board& board, const StartNews* start, const Sampler* sampler);
 
 // Throws Failure(kExitUsage) where the --json-lines file `path` holds lines of another machine than `here`, or does not

@@ -35,17 +35,17 @@ std::string gpu_models(const Board& board) {
   return text;
 }
 
-// All that NCCL reads from the environment, in one order. What only tells of NCCL's work changes no result: its log,
-// and the profiler plugin, which may stand in another place each time.
+// All that NCCL reads from the environment, in one order. Its log and the profiler plugin change no result, and the
+// plugin's path may differ between runs.
 std::string nccl_variables() {
-  std::set<std::string> found;
+  std::set<std::string> variables;
   for (char** entry = environ; *entry != nullptr; ++entry) {
     const std::string text = *entry;
     if (!text.starts_with("NCCL_") || text.starts_with("NCCL_DEBUG") || text.starts_with("NCCL_PROFILER")) continue;
-    found.insert(text);
+    variables.insert(text);
   }
   std::string all;
-  for (const std::string& text : found) all += (all.empty() ? "" : " ") + text;
+  for (const std::string& text : variables) all += (all.empty() ? "" : " ") + text;
   return all;
 }
 

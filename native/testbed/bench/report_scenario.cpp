@@ -71,7 +71,7 @@ class ScenarioReport : public Report {
       keep(exposed, mean(iteration, &IterationTimes::exposed_ms));
       keep(joules_all, joules(iteration.start_ns, step_end_ns));
     }
-    // Of the whole run: what short iterations cannot tell of themselves, pauses between them included.
+    // Of the whole run, pauses between iterations included: a short one's energy is not known.
     const double run_s = start_ns != 0 ? static_cast<double>(end_ns - start_ns) * 1e-9 : 0;
     const auto run_joules = start_ns != 0 ? joules(start_ns, end_ns) : std::nullopt;
     const double run_each = run_joules.value_or(0) / ranks;
@@ -151,8 +151,8 @@ class ScenarioReport : public Report {
         .add("sm_clock_mhz", clock_mhz(iteration.start_ns, end_ns));
   }
 
-  // Alike iterations are a steady load: power between the counter's updates inside the run leaves out its edges, where
-  // an update covers what was before or behind. Sections differ, so theirs is the energy of the whole run.
+  // Alike iterations are a steady load: their power is that between the counter's updates inside the run. At its edges
+  // an update also covers what was before or behind. Sections differ, so theirs is the energy of the whole run.
   std::optional<double> joules_per_iteration(uint64_t start_ns, uint64_t end_ns, size_t iterations,
                                              std::optional<double> run_joules) const {
     const double run_s = static_cast<double>(end_ns - start_ns) * 1e-9;

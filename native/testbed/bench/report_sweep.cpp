@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A sweep's part of the report: points, and computation by itself that they are measured beside.
+// A sweep's part of the report: points, and the computation that they are measured beside.
 #include <algorithm>
 
 #include "bench/report.h"
@@ -76,7 +76,7 @@ class SweepReport : public Report {
   }
 
   const std::vector<Point>& plan_;
-  std::optional<TimeAndPower> load_;  // the last computation by itself, a unit
+  std::optional<TimeAndPower> load_;  // a unit of the last computation alone
   double bandwidth_sum_ = 0;
 };
 

@@ -101,9 +101,9 @@ void parse_measure(Command& command, const std::string& rest, const Options& opt
 }  // namespace
 
 bool may_set(const std::string& name) {
-  const bool ours =
+  const bool has_prefix =
       (name.starts_with("NCCL_") && name.size() > 5) || (name.starts_with("POWERCCL_") && name.size() > 9);
-  return ours &&
+  return has_prefix &&
          std::ranges::all_of(name, [](char c) { return (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_'; });
 }
 

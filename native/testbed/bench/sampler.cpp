@@ -31,8 +31,8 @@ std::optional<double> joules_at(const std::vector<EnergyUpdate>& updates, uint64
 }  // namespace
 
 std::optional<SteadyPower> steady_power(const std::vector<EnergyUpdate>& updates, uint64_t from_ns, uint64_t to_ns) {
-  // A straight line through the updates, each weighing by how exactly its moment is known: one reading that came late
-  // (the sampler did not get a core in time) must not decide about the slope.
+  // A straight line through the updates, each weighted by how exactly its moment is known. One reading that came late
+  // (the sampler did not get a core in time) must not decide the slope.
   struct {
     double weight, time, joules, time_time, time_joules;
   } sum{};

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Samples energy, power and clock of all GPUs on one thread of the supervising process, never in a timed path.
 //
-// Energy counters move in steps (every 20 to 100 ms). Energy over a stretch of time is therefore told from the updates
-// seen: for a steady loop, power between the first and the last update inside it; for an arbitrary stretch, a straight
+// Energy counters move in steps (every 20 to 100 ms), so energy over a stretch of time comes from the updates seen. For
+// a steady loop it is power between the first and the last update inside it. For an arbitrary stretch it is a straight
 // line between neighbouring updates.
 #ifndef POWERCCL_BENCH_SAMPLER_H
 #define POWERCCL_BENCH_SAMPLER_H
@@ -43,9 +43,8 @@ struct SteadyPower {
 };
 // Mean power of a steady load, from the updates inside [from, to]; nothing if there are not two.
 std::optional<SteadyPower> steady_power(const std::vector<EnergyUpdate>& updates, uint64_t from_ns, uint64_t to_ns);
-// Energy of [from, to] on straight lines between updates; nothing if the updates do not reach over it, or if the
-// stretch is shorter than two of their usual distances, when it would tell about its surroundings rather than about
-// itself.
+// Energy of [from, to] on straight lines between updates. Nothing if the updates do not cover it. Nothing either if
+// it is shorter than two of their usual distances: the figure would be of its surroundings.
 std::optional<double> joules_between(const std::vector<EnergyUpdate>& updates, uint64_t from_ns, uint64_t to_ns);
 
 class Sampler {
@@ -61,7 +60,7 @@ class Sampler {
   bool counts() const;  // each GPU has an energy counter
   bool running() const { return thread_.joinable(); }
   Window window(uint64_t from_ns, uint64_t to_ns);
-  // Sum over all GPUs; nothing if it cannot be told.
+  // Sum over all GPUs; nothing if it is not known.
   std::optional<double> joules_all_gpus(uint64_t from_ns, uint64_t to_ns);
   // Waits until each counter has moved after `ns`, at most 300 ms.
   void wait_past(uint64_t ns);

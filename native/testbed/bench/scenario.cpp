@@ -49,7 +49,7 @@ bool is_name(const std::string& word) {
          std::ranges::all_of(word, [](unsigned char c) { return std::isalnum(c) != 0 || c == '_' || c == '-'; });
 }
 
-// What stands in a file, fit for a message: it may be long, and mean something to a terminal.
+// Text of a file, fit for a message: it may be long, and hold control characters of a terminal.
 std::string shown(std::string text) {
   if (text.size() > 1000) text = text.substr(0, 1000) + " ...";
   std::ranges::replace_if(text, [](char c) { return c < ' ' || c > '~'; }, '?');
@@ -132,27 +132,27 @@ class Parser {
   }
   size_t stream() {
     const std::string& name = next("a stream");
-    const auto found = std::ranges::find(scenario_.streams, name);
-    if (found == scenario_.streams.end()) {
+    const auto position = std::ranges::find(scenario_.streams, name);
+    if (position == scenario_.streams.end()) {
       refuse("no stream is called '" + name + "'",
              "there are " + names_of(scenario_.streams) + "; `streams " + name + "` at the top would make it");
     }
-    return static_cast<size_t>(found - scenario_.streams.begin());
+    return static_cast<size_t>(position - scenario_.streams.begin());
   }
   size_t group() {
     const std::string& name = next("a group");
-    const auto found = std::ranges::find(scenario_.groups, name, &Group::name);
-    if (found == scenario_.groups.end()) {
+    const auto position = std::ranges::find(scenario_.groups, name, &Group::name);
+    if (position == scenario_.groups.end()) {
       refuse("no group is called '" + name + "'",
              "there are " + names_of(scenario_.groups) + "; `group " + name + " 4` at the top would make one");
     }
-    return static_cast<size_t>(found - scenario_.groups.begin());
+    return static_cast<size_t>(position - scenario_.groups.begin());
   }
   Way way(Pattern pattern) {
     const std::string& name = next("a way");
-    const auto found = named(kWays, name);
-    if (!found) refuse("no way is called '" + name + "'", "there are " + names_of(kWays));
-    if (carries_out(*found, pattern)) return *found;
+    const auto choice = named(kWays, name);
+    if (!choice) refuse("no way is called '" + name + "'", "there are " + names_of(kWays));
+    if (carries_out(*choice, pattern)) return *choice;
     std::string others;
     for (const WayInfo& each : kWays) {
       if (carries_out(each.value, pattern)) others += (others.empty() ? "" : ", ") + std::string(each.name);
@@ -321,8 +321,8 @@ class Parser {
     for (int i = 1; i < block.count; ++i) operations().insert(operations().end(), body.begin(), body.end());
   }
 
-  // CUDA's rule for captures over several streams: they begin on `compute`; another stream takes part from when it
-  // waits for one that does, and `compute` has waited for all of them, and for all they do, at the end.
+  // CUDA's rule for captures over several streams: they begin on `compute`. Another stream takes part from when it
+  // waits for one that does. At the end `compute` has waited for all of them, and for all they do.
   void check_capture(const std::vector<Operation>& body) {
     const auto bit = [](size_t stream) { return 1U << stream; };
     const auto name = [&](size_t stream) { return scenario_.streams[stream]; };
@@ -382,11 +382,11 @@ bool Scenario::captures(const Section& section) const {
 }
 
 const Section& Scenario::section_at(double share) const {
-  const Section* found = &sections.front();
+  const Section* last = &sections.front();
   for (const Section& section : sections) {
-    if (section.from <= share) found = &section;
+    if (section.from <= share) last = &section;
   }
-  return *found;
+  return *last;
 }
 
 Scenario parse_scenario(const std::string& text, const std::string& file) {

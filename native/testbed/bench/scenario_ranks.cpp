@@ -57,25 +57,25 @@ class Walk {
   void done(int rank) { ++at_[static_cast<size_t>(rank)]; }
 
   int peer(const Operation& operation, int rank) const {
-    const Place mine = place(operation, rank);
-    return mine.member(mine.rank + operation.towards);
+    const Place own = place(operation, rank);
+    return own.member(own.rank + operation.towards);
   }
 
   bool step(int rank) {
-    const Operation* mine = operation_of(rank);
-    if (mine == nullptr) return false;
-    if (!is_transfer(*mine)) return meet(*mine, rank);
-    const int other = peer(*mine, rank);
-    const Operation* theirs = operation_of(other);
-    if (theirs == nullptr || !is_transfer(*theirs) || theirs->act == mine->act || theirs->group != mine->group ||
-        peer(*theirs, other) != rank) {
+    const Operation* operation = operation_of(rank);
+    if (operation == nullptr) return false;
+    if (!is_transfer(*operation)) return meet(*operation, rank);
+    const int other = peer(*operation, rank);
+    const Operation* counterpart = operation_of(other);
+    if (counterpart == nullptr || !is_transfer(*counterpart) || counterpart->act == operation->act ||
+        counterpart->group != operation->group || peer(*counterpart, other) != rank) {
       return false;
     }
-    if (theirs->bytes != mine->bytes) {
-      refuse(scenario_, mine->line,
+    if (counterpart->bytes != operation->bytes) {
+      refuse(scenario_, operation->line,
              "rank " + std::to_string(rank) + " and rank " + std::to_string(other) + " (line " +
-                 std::to_string(theirs->line) + ") disagree about the message: " + std::to_string(mine->bytes) +
-                 " and " + std::to_string(theirs->bytes) + " bytes",
+                 std::to_string(counterpart->line) + ") disagree about the message: " +
+                 std::to_string(operation->bytes) + " and " + std::to_string(counterpart->bytes) + " bytes",
              "the same size on both ends");
     }
     done(rank);
@@ -83,10 +83,10 @@ class Walk {
     return true;
   }
 
-  bool meet(const Operation& mine, int rank) {
-    const Place here = place(mine, rank);
+  bool meet(const Operation& operation, int rank) {
+    const Place here = place(operation, rank);
     for (int i = 0; i < here.size; ++i) {
-      if (operation_of(here.member(i)) != &mine) return false;
+      if (operation_of(here.member(i)) != &operation) return false;
     }
     for (int i = 0; i < here.size; ++i) done(here.member(i));
     return true;
@@ -95,14 +95,14 @@ class Walk {
   // From a rank that waits to whom it waits for, as far as that leads: most wait only because of others.
   int culprit(int rank) {
     for (std::set<int> seen{rank};;) {
-      const Operation& mine = *operation_of(rank);
+      const Operation& operation = *operation_of(rank);
       int other = rank;
-      if (is_transfer(mine)) {
-        other = peer(mine, rank);
+      if (is_transfer(operation)) {
+        other = peer(operation, rank);
       } else {
-        const Place here = place(mine, rank);
+        const Place here = place(operation, rank);
         for (int i = here.size; i-- > 0;) {
-          if (operation_of(here.member(i)) != &mine) other = here.member(i);
+          if (operation_of(here.member(i)) != &operation) other = here.member(i);
         }
       }
       if (operation_of(other) == nullptr || !seen.insert(other).second) return rank;
@@ -111,22 +111,23 @@ class Walk {
   }
 
   [[noreturn]] void refuse_stuck(int rank) {
-    const Operation& mine = *operation_of(rank);
+    const Operation& operation = *operation_of(rank);
     const std::string who = "rank " + std::to_string(rank);
-    if (!is_transfer(mine)) {
-      refuse(scenario_, mine.line, who + " waits here for ever for the others of its group",
+    if (!is_transfer(operation)) {
+      refuse(scenario_, operation.line, who + " waits here for ever for the others of its group",
              "every rank must come to it: is a `send` or `receive` above unmatched?");
     }
-    const int other = peer(mine, rank);
-    const Operation* theirs = operation_of(other);
+    const int other = peer(operation, rank);
+    const Operation* counterpart = operation_of(other);
     const std::string them = "rank " + std::to_string(other);
-    const std::string does = mine.act == Act::kSend ? " sends to " : " receives from ";
-    const std::string right = std::string(mine.act == Act::kSend ? "`receive ... from " : "`send ... to ") +
-                              (mine.towards > 0 ? "previous" : "next") + "` where it is due";
-    if (theirs == nullptr)
-      refuse(scenario_, mine.line, who + does + them + ", which has no such operation left", right);
-    refuse(scenario_, mine.line,
-           who + does + them + ", which never comes to that: it waits at line " + std::to_string(theirs->line), right);
+    const std::string does = operation.act == Act::kSend ? " sends to " : " receives from ";
+    const std::string right = std::string(operation.act == Act::kSend ? "`receive ... from " : "`send ... to ") +
+                              (operation.towards > 0 ? "previous" : "next") + "` where it is due";
+    if (counterpart == nullptr)
+      refuse(scenario_, operation.line, who + does + them + ", which has no such operation left", right);
+    refuse(scenario_, operation.line,
+           who + does + them + ", which never comes to that: it waits at line " + std::to_string(counterpart->line),
+           right);
   }
 
   const Scenario& scenario_;

@@ -69,7 +69,7 @@ class Server {
     for (size_t done = 0; done < text.size();) {
       const ssize_t written = write(replies_, text.data() + done, text.size() - done);
       if (written < 0 && errno == EINTR) continue;
-      if (written < 0) {  // nobody reads replies any more
+      if (written < 0) {  // the client has closed its end
         board_.fail(kExitMissing, std::string("cannot reply: ") + std::strerror(errno), "is the client still there?");
         return;
       }

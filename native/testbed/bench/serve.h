@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A server of trials: ranks keep their processes and CUDA contexts, and each trial has an instance of NCCL of its own,
-// which reads its variables anew. The supervisor reads requests on stdin and replies on stdout
-// (docs/reference/bench.md).
+// A server of trials: ranks keep their processes and CUDA contexts. Each trial has an instance of NCCL of its own,
+// which reads its variables. The supervisor reads requests on stdin and replies on stdout (docs/reference/bench.md).
 #ifndef POWERCCL_BENCH_SERVE_H
 #define POWERCCL_BENCH_SERVE_H
 #include <string>

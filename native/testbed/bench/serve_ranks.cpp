@@ -43,16 +43,16 @@ void make_environment(const Variables& wanted) {
 
 // Threads of NCCL, by their numbers. The RAS thread is not among them: NCCL ends it itself when it is unloaded.
 std::set<std::string> nccl_threads() {
-  std::set<std::string> found;
+  std::set<std::string> threads;
   DIR* tasks = opendir("/proc/self/task");
   if (tasks == nullptr) throw Failure(kExitMissing, std::string("/proc/self/task: ") + std::strerror(errno));
   while (const dirent* entry = readdir(tasks)) {
     std::string name;
     std::getline(std::ifstream(std::string("/proc/self/task/") + entry->d_name + "/comm"), name);
-    if (name.starts_with("NCCL") && name != "NCCL RAS") found.insert(entry->d_name);
+    if (name.starts_with("NCCL") && name != "NCCL RAS") threads.insert(entry->d_name);
   }
   closedir(tasks);
-  return found;
+  return threads;
 }
 
 class Servant {

@@ -60,7 +60,7 @@ class Sweep {
     return false;
   }
 
-  // The computation by itself, again for each way and clock: the GPU's temperature and clock follow what has run.
+  // The computation alone, again for each way and clock: the GPU's temperature and clock follow what has run.
   void compute_beside(const Point& point, Measurement& measurement) {
     if (load_ != nullptr && load_for_.beside == point.beside && load_for_.way == point.way &&
         load_for_.clock_mhz == point.clock_mhz) {

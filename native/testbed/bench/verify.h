@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // What every rank sends, and what every rank must receive: computed on the host, without NCCL.
 //
-// Values repeat with a prime period, so that a chunk in the wrong place or from the wrong rank shows, while filling and
-// comparing cost a memcpy and a memcmp. They are chosen so that reductions are exact in any order wherever the type
-// allows it; where it does not (an average over a number of ranks that is no power of two, sums beyond the mantissa)
-// the comparison has a tolerance of one rounding per rank.
+// Values repeat with a prime period, which shows a chunk in the wrong place or from the wrong rank. Filling costs a
+// memcpy, comparing a memcmp. Reductions are exact in any order wherever the type allows it. Averages
+// over a number of ranks that is no power of two, and sums beyond the mantissa, may differ by one rounding per rank.
 #ifndef POWERCCL_BENCH_VERIFY_H
 #define POWERCCL_BENCH_VERIFY_H
 #include <cstddef>
@@ -27,7 +26,7 @@ double value_at(Type type, Op op, int rank, size_t index);
 // The reduction of that element over all ranks, as the type represents it.
 double reduced_at(Type type, Op op, int ranks, size_t index);
 
-// How far a received element may lie from `expected`; 0 where the result is exact.
+// How far a received element may be from `expected`; 0 where the result is exact.
 double tolerance(Type type, Op op, int ranks, double expected);
 
 // The send data of `call.rank`: `call.shape.send_count` elements (none if a rooted pattern takes nothing from it).

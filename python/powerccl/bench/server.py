@@ -53,7 +53,7 @@ class BenchServer:
     ) -> None:
         """`gpus`: ranks, 0 for all there are; `timeout_s`: for one communicator, or one case; `nccl`: the library.
 
-        `windows`: buffers lie in symmetric windows.
+        `windows`: buffers are in symmetric windows.
         """
         self.command = [str(native.path(BENCH)), "serve", "--timeout", str(max(1, round(timeout_s)))]
         self.command += ["-g", str(gpus)] if gpus else []
@@ -117,7 +117,7 @@ class BenchServer:
 
     def close(self) -> None:
         """See tuning.trials.Bench."""
-        if not self._is_open:  # it failed, and the server has left it by itself or has ended
+        if not self._is_open:  # after a failure the server has closed it, or has ended
             return
         self._is_open = False
         try:
@@ -203,7 +203,7 @@ class BenchServer:
 
 
 class _ServerEndedError(TrialFailedError):
-    """The server went without telling of a failure."""
+    """The server ended without reporting a failure."""
 
 
 def _read(process: subprocess.Popen[bytes], replies: queue.Queue[dict[str, Any] | None]) -> None:

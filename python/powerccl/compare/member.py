@@ -27,8 +27,9 @@ def nothing_known(_: RunData) -> None:
 
 
 class Key(NamedTuple):
-    """What a value is of. `pattern` and `size_bytes` are empty and -1 of what is of the whole; sizes are exact in a
-    sweep and the power of two at or below in a run.
+    """What a value is of. `pattern` "" and `size_bytes` -1: of the whole run or sweep.
+
+    Sizes are exact in a sweep. In a run they are the power of two at or below.
     """
 
     what: str
@@ -55,5 +56,5 @@ class Member:
 
 
 def pattern_order(pattern: str) -> tuple[int, str]:
-    """Patterns in the order in which they stand everywhere, others behind them."""
+    """Patterns in the order of every table, others behind them."""
     return (PATTERNS.index(pattern) if pattern in PATTERNS else len(PATTERNS), pattern)

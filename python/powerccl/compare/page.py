@@ -12,11 +12,11 @@ from powerccl.compare.significance import Cell
 from powerccl.quantities import byte_size
 from powerccl.reports.sections import Chart, Section, bars, figure, line, page
 
-# Of base.html, told apart in light and dark. From the seventh side on a colour comes again.
+# Of base.html, distinct in light and dark. From the seventh side on, colours repeat.
 COLOURS = tuple(f"var:{name}" for name in ("communication", "elsewhere", "badge", "waiting", "beside", "stalled"))
 SYMBOLS = ("circle", "square", "diamond", "triangle-up", "cross", "x")
 MOST_TICKS = 5
-WIDE_RANGE = 50  # from here on small values would lie on the axis
+WIDE_RANGE = 50  # beyond this ratio small values would touch the axis
 CURVES = "Bars in the curves are 95 % intervals, or the range of the repetitions in one run."
 # By name: title, unit, factor to it, what is shown and up to which size; 0: all.
 _CHARTS: dict[str, tuple[str, str, float, tuple[str, ...], int]] = {
@@ -72,7 +72,7 @@ def _curve(comparison: SideBySide, rows: list[Row], unit: str, factor: float) ->
     rows = sorted(rows, key=lambda row: row.size_bytes or 0)
     data = []
     for index, side in enumerate(comparison.sides):
-        # An exact zero has no place on a logarithmic axis: a barrier stands at half a byte.
+        # A logarithmic axis has no zero: a barrier is drawn at half a byte.
         cells = [
             (max(row.size_bytes or 0, 0.5), row.cells[index]) for row in rows if row.cells[index].value is not None
         ]

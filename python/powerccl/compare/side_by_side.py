@@ -38,9 +38,9 @@ from powerccl.traces.run_info import model_label
 
 SMALL_BYTES = 4 * KIB  # up to here a message's time is latency
 MANY_ROWS = 20
-SAME_WORK = 0.01  # a job that ends by a time limit makes a call more or less; this is below what one run tells of time
+SAME_WORK = 0.01  # a job that ends by a time limit makes a call more or less; one run's time is less exact than this
 MOST_KINDS = 3  # of calls that are named
-# Facts that make sides hard to compare, and what to say of them; others are told as what differs.
+# Facts that make sides hard to compare, and what to say of them; others are listed as differences.
 _GRAVE = {
     "GPUs": "the number of GPUs",
     "ranks": "the number of ranks",
@@ -118,8 +118,9 @@ def compare_sides(
     energy: bool = False,
     reference_of: ReferenceOf = nothing_known,
 ) -> SideBySide:
-    """Read and compare; each argument is `[NAME=]MEMBER[,MEMBER...]`, `find` makes a path of a member,
-    and `energy` asks for energy of operations by regression, with what `reference_of` says of a run's platform.
+    """Read and compare. Each argument is `[NAME=]MEMBER[,MEMBER...]`; `find` makes a path of a member.
+
+    `energy`: estimate the energy of operations by regression, with what `reference_of` says of a run's platform.
 
     Raises:
         PowercclError: a member cannot be read, or sides are of different kinds.

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Whether a figure differs between two sides, or only by chance.
 
-Several runs of a side are compared run by run: what changes from start to start is then in the interval. Of one run
-each there is only what varies within it, so an interval tells less than it seems to; `basis` says what it rests on.
+Several runs of a side are compared run by run, so the interval covers what changes from start to start. With one run
+of each side it covers only what varies within a run; `basis` says which of the two it is.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ import numpy as np
 from powerccl.quantities import plural
 
 LOWER, HIGHER, SAME, UNKNOWN = "lower", "higher", "no significant change", "not known"
-# Two times five values in random order: that no value of the one lies among those of the other has a chance of 2 in
-# C(10, 5) = 252. Below four each it is more than 1 in 20.
+# Ranges of four values each, drawn from one distribution, are disjoint in 2 of C(8, 4) = 70 cases. With three each it
+# is 1 in 10, more than the 1 in 20 of a 95 % interval.
 FEWEST_IN_RANGE = 4
 
 
@@ -47,7 +47,7 @@ class Cell(msgspec.Struct, kw_only=True):
 
 
 class Change(msgspec.Struct, kw_only=True):
-    """A side against the baseline; None where it cannot be told."""
+    """A side against the baseline. None: not known."""
 
     pct: float | None = None
     low_pct: float | None = None  # 95 %
@@ -138,7 +138,7 @@ def _within(before: Value, after: Value, pct: float) -> Change:
 
 
 def _judged(pct: float, low: float, high: float, basis: str) -> Change:
-    """A change whose logarithm lies between low and high."""
+    """A change whose logarithm is between low and high."""
     verdict = HIGHER if low > 0 else LOWER if high < 0 else SAME
     return Change(pct=pct, low_pct=_pct(low), high_pct=_pct(high), verdict=verdict, basis=basis)
 

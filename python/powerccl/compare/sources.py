@@ -188,7 +188,7 @@ def _point(member: Member, point: Json, place: tuple[str, int, str]) -> None:
     def ranged(value: float, low: float | None, high: float | None) -> Value:
         if low is None or high is None or stretches < 2:
             return Value(value=value, of="stretches")
-        # The loop's own time is taken on the host, that of its stretches on the GPU: it may lie just outside.
+        # The host times the loop and the GPU its stretches: the value may be just outside.
         return Value(value=value, low=min(low, value), high=max(high, value), n=stretches, kind="range", of="stretches")
 
     times = [None if each is None else each / 1e6 for each in (low_us, high_us)]
@@ -265,7 +265,7 @@ def _replay(member: Member, document: Json) -> None:
         value = mean_of(numbers, "iterations")
         if value:
             member.values[Key(what, unit)] = value
-    # Steps may be too short for the counter: then there is one figure, of all of them.
+    # Steps may be too short for the energy counter: then the run has one figure for all of them.
     summary, fallback = document.get("summary") or {}, Key("energy of a step, all GPUs", "J")
     total, count = summary.get("run_joules_all_gpus"), summary.get("iterations")
     if fallback not in member.values and _real(total) and count:

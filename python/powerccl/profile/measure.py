@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The published profiling procedure, driven through powerccl-bench.
 
-First a sweep over pattern, size and clock through plain NCCL. Then, at the highest clock, the same sizes plain and with
-PCCL's own events (`per-call` with a table whose every clock is that one), to find what those cost. Each point is on
-disk when it is measured, in `<out>.profiling/`, so that an interrupted profile can go on.
+First a sweep over pattern, size and clock through plain NCCL. Then, at the highest clock, the same sizes plain and
+under `per-call`, with that clock throughout its table. The difference is what PCCL's own events cost. Each point is
+written to `<out>.profiling/` when it is measured, so that an interrupted profile can go on.
 
 Clocks are set as `powerccl run --set-clocks` sets them: through leases.
 """
@@ -153,7 +153,7 @@ class Profiling:
         return each * (max(len(self.clocks), 1) + 2)
 
     def measure(self, moved: Callable[[str, int], None]) -> PlatformProfile:
-        """Measure everything that is not yet on disk; `moved(stage, points)` is told of progress.
+        """Measure everything that is not yet on disk; `moved(stage, points)` receives the progress.
 
         Raises:
             PowercclError: powerccl-bench failed; what it had measured is kept for --resume.

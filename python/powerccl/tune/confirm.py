@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Proof before use: candidates against NCCL's defaults in interleaved rounds, each case with its interval.
 
-A round makes a communicator anew for the defaults and for each candidate, in random order, so that what drifts
-(temperature, neighbours) falls on all of them.
+A round makes a new communicator for the defaults and for each candidate. The order is random, so that drift
+(temperature, neighbours) affects all of them.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from powerccl.platforms.rules import Rule
 from powerccl.platforms.tuned import Confirmed
 
 FEWEST_ROUNDS, LEAST_ROUNDS, MOST_ROUNDS = 2, 4, 12
-CONFIDENCE = 0.95  # of the intervals that are told
+CONFIDENCE = 0.95  # of the reported intervals
 SURE = 0.99  # of those that end it early: looking after every round finds more by chance
 
 
@@ -45,8 +45,10 @@ def confirm(
     progress: Callable[[int], None] = lambda _: None,
     seed: int = 1,
 ) -> None:
-    """Fill in the candidates' proof: rounds until every interval is decided (all on one side of 1, after LEAST_ROUNDS),
-    MOST_ROUNDS, or another round would take more than `seconds`. Two rounds, which an interval takes, are always made.
+    """Fill in the candidates' proof.
+
+    Rounds end after MOST_ROUNDS, or where another would take more than `seconds`, but not before FEWEST_ROUNDS. From
+    LEAST_ROUNDS on they also end when every interval is all on one side of 1.
 
     Raises:
         TrialFailedError: NCCL failed under the defaults; nothing is confirmed then.

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Repeated measurement until a comparison is decided, instead of a fixed count.
 
-A *round* is one communicator made and every case measured in it: connections, buffers and their places in memory
-differ from round to round, so stretches of one round say little about the next. Rounds are compared as logarithms
+A *round* is one communicator made and every case measured in it. Connections, buffers and their places in memory
+differ between rounds, so stretches of one round say little about the next. Rounds are compared as logarithms
 (ratios), with one spread for all configurations, pooled over those that have several rounds.
 """
 

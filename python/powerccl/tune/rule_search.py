@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Algorithm, protocol and channels for each pattern and size: rules for NCCL's tuner plugin.
 
-Variables hold for a whole job; rules differ by call. One communicator tries one candidate of every case at once, so
-the search costs as many communicators as one case has candidates.
+Variables hold for a whole job; rules differ by call. One communicator tries a candidate of each case, so the search
+takes as many communicators as one case has candidates.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def search_rules(
     seconds: float,
     progress: Callable[[int, int], None] = lambda _done, _left: None,
 ) -> list[CaseSearch]:
-    """Try algorithms and protocols, then channels of the best; `told(done, left)` in communicators.
+    """Try algorithms and protocols, then channels of the best; `progress(done, left)` in communicators.
 
     Ends early, with what it has, when `seconds` are over.
     """
@@ -134,8 +134,9 @@ def rule_of(case: Case, choice: Choice, machine: Machine, low: int | None = None
 
 
 def rules_for(chosen: Sequence[tuple[Case, Choice | None]], machine: Machine) -> list[Rule]:
-    """Rules over size ranges: each holds half way (in powers of two) to the next size that was tuned, at most a factor
-    of 2 beyond its own. Sizes where NCCL's own choice is as good bound their neighbours.
+    """Rules over size ranges. Each holds half way (in powers of two) to the next tuned size, at most a factor of 2.
+
+    Sizes where NCCL's own choice is as good bound their neighbours.
     """
     rules = []
     for pattern in dict.fromkeys(case.pattern for case, _ in chosen):

@@ -74,7 +74,7 @@ class Asked:
     fix: tuple[str, ...] = ()
     forbid: tuple[str, ...] = ()
     rules: bool = True
-    windows: bool = False  # buffers lie in symmetric windows
+    windows: bool = False  # buffers are in symmetric windows
     beside: Path | None = None  # a recorded run, whose iteration is tuned as a whole, ways of collectives included
     products: str = ""  # then: the shape of its matrix products, as `powerccl-bench --products` takes it
     seed: int = 1

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The search: Optuna's TPE over a space, with racing, on a journal that survives and that several workers may share.
 
-What Optuna keeps of a trial: its parameters, its value, and as attributes the configuration that was really run, time
-and energy against the defaults, every case's cost, and why it failed if it did.
+Optuna keeps a trial's parameters and value. Attributes hold the configuration that was really run, time and energy
+against the defaults, every case's cost, and why a trial failed.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from powerccl.tune.racing import Entrant, Spread, goes_on, hopeless
 if TYPE_CHECKING:
     import optuna
 
-FAILED_VALUE = 4.0  # told of what failed, so that the search keeps away: four times the defaults
+FAILED_VALUE = 4.0  # of a failed trial, so that the search keeps away: four times the defaults
 DEFAULT_ROUNDS = 3
 STARTUP_TRIALS = 16
 MOST_REPEATS = 50  # of configurations that were measured before, in a row: the space is exhausted
@@ -136,7 +136,7 @@ class Study:
     # ---- searching
 
     def measure_defaults(self, bench: Bench) -> None:
-        """NCCL's own choice, on this machine, by this worker: all that it finds is told against this.
+        """NCCL's own choice, on this machine, by this worker: the reference of all that it measures.
 
         Raises:
             PowercclError: NCCL fails with the defaults already.
@@ -175,7 +175,7 @@ class Study:
         return count
 
     def search(self, bench: Bench, limits: Limits, progress: Callable[[Outcome], None]) -> str:
-        """Try configurations until a limit; `told` hears of each. Returns why it ended, in words.
+        """Try configurations until a limit; `progress` receives each. Returns why it ended, in words.
 
         Raises:
             PowercclError: the defaults cannot be measured.
@@ -210,7 +210,7 @@ class Study:
     def attempt(
         self, bench: Bench, configuration: Configuration, stage: str, progress: Callable[[Outcome], None]
     ) -> Outcome:
-        """What a configuration is worth that the sampler did not ask for. `told` hears of it if it has to be run."""
+        """What a configuration is worth that the sampler did not ask for. `progress` receives it if it is run."""
         known = self._seen(configuration)
         if known:
             return known

@@ -2,8 +2,8 @@
 """What a recorded job's iteration would take if NCCL carried its collectives out otherwise: `powerccl whatif --ways`.
 
 The iteration is replayed (replay.py) with each collective's costs by a table of ways. What a collective costs
-beside computation depends on what is computed, which no record tells: every figure is a range over the surroundings
-that the table measured.
+beside computation depends on what is computed, which is not recorded. So every figure is a range over the
+surroundings that the table measured.
 
 Energy is what the collectives' own energy changes by, and the power of waiting over whatever else the time changes by.
 GPUs at their power limit stay there, since clocks rise where anything takes less: they save as much energy as time.
@@ -275,8 +275,7 @@ class Forecaster:
         if way == PLAIN or plain is None or other is None:
             return self._plain(each, surrounding)
         alone = other.time_us * scale
-        # What a call took longer than it does alone: waiting for other ranks, which it does either way, and for the
-        # multiprocessors or the memory, which the table tells of both ways.
+        # A call took longer than alone: it waited for multiprocessors or memory, which the table has for both ways.
         starved = max(0.0, each.transfer_us - plain.time_us * scale)
         if before is not None and after is not None:
             longer = before.time_us - plain.time_us

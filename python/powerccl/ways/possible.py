@@ -2,8 +2,8 @@
 """What a recorded job could have by carrying its collectives out otherwise, without a clock being changed.
 
 By a table of ways (platforms/ways.py), for calls that went through NCCL's rings and trees. A call beside computation
-costs a job less than one by itself, and how much of each kind a job has is not told apart here: every figure is a range
-over the surroundings that the table measured.
+costs a job less than one alone. How much of each a job has is not known here, so every figure is a range over the
+surroundings that the table measured.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ EVENTS = 8  # of a collective: it is released, begins, ends and is waited for; m
 
 @dataclass(frozen=True)
 class Cost:
-    """What one collective takes: by itself, beside computation, and what computation loses then; microseconds."""
+    """What one collective takes: alone, beside computation, and what computation loses then; microseconds."""
 
     alone_us: float
     beside_us: float

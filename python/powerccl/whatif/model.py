@@ -40,8 +40,8 @@ class Model:
 def fitted(base: str, programs: Programs, watts: float | None, simulate: Simulate) -> Model:
     """Fit it. `base`: the platform file of the GPU; `watts`: what all GPUs of the run drew, None: not known.
 
-    The rate beside collectives is found by bisection. On a GPU at its power limit that holds more than what
-    communication takes away: the clock falls when both draw power, and the simulation lets it fall once more.
+    The rate beside collectives is found by bisection. On a GPU at its power limit this rate also holds the fall of
+    the clock while both draw power. The simulation lowers the clock once more.
 
     Raises:
         NoProgramError: nothing can be simulated of the run.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Collectives as OSU's micro-benchmarks time them: each call on each rank, a barrier after it that is not timed, the
-// average over ranks of their mean times.
+// Collectives as OSU's micro-benchmarks time them: each call on each rank, and a barrier after it that is not timed.
+// The result is the average over ranks of their mean times.
 #include <algorithm>
 #include <functional>
 #include <vector>
@@ -136,11 +136,11 @@ Times time_calls(const Options& options, const Mpi& mpi, const Operation& operat
 
 void report_size(const Options& options, const Mpi& mpi, Report& report, size_t bytes, Iterations iterations,
                  const Times& times, double wrong) {
-  const Spread mine = Spread::of(times.calls_us);
-  const Spread means = Spread::of(mpi.gather(mine.mean));
-  const Spread medians = Spread::of(mpi.gather(mine.median));
-  const Spread lows = Spread::of(mpi.gather(mine.low));
-  const Spread highs = Spread::of(mpi.gather(mine.high));
+  const Spread calls = Spread::of(times.calls_us);
+  const Spread means = Spread::of(mpi.gather(calls.mean));
+  const Spread medians = Spread::of(mpi.gather(calls.median));
+  const Spread lows = Spread::of(mpi.gather(calls.low));
+  const Spread highs = Spread::of(mpi.gather(calls.high));
   const Spread loops = Spread::of(mpi.gather(times.loop_s));
   const std::vector<double> cpus = mpi.gather(times.cpu_s);
   const double all_wrong = mpi.sum(wrong);

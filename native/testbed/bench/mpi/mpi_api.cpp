@@ -128,8 +128,8 @@ AbiKind abi_of_library(bool has_openmpi_objects, int abi_major) {
 }
 
 Symbol Functions::find(const char* symbol) const {
-  const Symbol found{dlsym(RTLD_DEFAULT, symbol)};
-  if (found.address != nullptr) return found;
+  const Symbol entry{dlsym(RTLD_DEFAULT, symbol)};
+  if (entry.address != nullptr) return entry;
   throw Failure(kExitMissing, library + " has no " + symbol, "name an MPI library with --library");
 }
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// An MPI library loaded at run time, by a program built without mpi.h. It is loaded where everybody sees it and its
-// functions are looked up from the program's scope, so that a preloaded tool's own MPI_Send is found before the
-// library's, as in a linked program.
+// An MPI library loaded at run time, by a program built without <mpi.h>. It is loaded with global scope, and its
+// functions are looked up from the program's. So a preloaded tool's own MPI_Send comes before the library's, as in a
+// linked program.
 #ifndef POWERCCL_BENCH_MPI_MPI_API_H
 #define POWERCCL_BENCH_MPI_MPI_API_H
 #include <cstddef>

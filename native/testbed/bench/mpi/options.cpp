@@ -101,17 +101,16 @@ void add_waiting(OptionTable& table, Options& options) {
 void name_test(Options& options, const std::vector<std::string>& words) {
   if (words.empty()) usage_error("no test is named", names_of(kTests));
   const std::string& name = words[0];
-  const auto* const found = std::ranges::find_if(kTests, [&](const TestInfo& each) { return name == each.name; });
-  if (found == std::end(kTests)) usage_error("no test is called '" + name + "'", names_of(kTests));
+  const auto* const test = std::ranges::find_if(kTests, [&](const TestInfo& each) { return name == each.name; });
+  if (test == std::end(kTests)) usage_error("no test is called '" + name + "'", names_of(kTests));
   if (words.size() > 1) usage_error("one test at a time; what is '" + words[1] + "'?");
-  options.test = found->test;
+  options.test = test->test;
 }
 
 }  // namespace
 
 const TestInfo& info_of(Test test) {
-  const auto* const found = std::ranges::find(kTests, test, &TestInfo::test);
-  return *found;
+  return *std::ranges::find(kTests, test, &TestInfo::test);
 }
 
 Options parse_options(int argc, char** argv) {

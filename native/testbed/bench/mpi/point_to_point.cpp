@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Latency and bandwidth between two ranks, as OSU's micro-benchmarks measure them: half of a ping-pong's round trip,
-// and windows of messages in flight that one short message acknowledges.
+// Latency and bandwidth between two ranks, as OSU's micro-benchmarks measure them. Latency is half of a ping-pong's
+// round trip; bandwidth is that of windows of messages in flight, which one short message acknowledges.
 #include <algorithm>
 #include <vector>
 

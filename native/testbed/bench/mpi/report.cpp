@@ -32,15 +32,15 @@ constexpr const char* kWaitingVariables[] = {
 };
 
 json::Object waiting_variables() {
-  json::Object found;
+  json::Object variables;
   for (const char* name : kWaitingVariables) {
     const char* value = std::getenv(name);
-    if (value != nullptr) found.add(name, value);
+    if (value != nullptr) variables.add(name, value);
   }
-  return found;
+  return variables;
 }
 
-// Where `part` (0 to 1) of the sorted values lie below, between neighbours by their distance.
+// The value that `part` (0 to 1) of the sorted values are below, interpolated between neighbours.
 double quantile(const std::vector<double>& sorted, double part) {
   if (sorted.empty()) return std::numeric_limits<double>::quiet_NaN();
   const double place = part * static_cast<double>(sorted.size() - 1);

@@ -124,7 +124,7 @@ void run_stencil(const Options& options, const Mpi& mpi, Report& report) {
   Slab slab(stencil, mpi);
   const int sweeps = calibrate(stencil, mpi, slab);
   const bool last = mpi.rank() == mpi.size() - 1;
-  const int mine = last ? static_cast<int>(std::lround(sweeps * (1 + options.imbalance_pct / 100))) : sweeps;
+  const int own_sweeps = last ? static_cast<int>(std::lround(sweeps * (1 + options.imbalance_pct / 100))) : sweeps;
   std::vector<double> steps_us;
   double compute_s = 0;
   double residual = 0;
@@ -135,7 +135,7 @@ void run_stencil(const Options& options, const Mpi& mpi, Report& report) {
     const int64_t step_begin_ns = host_now_ns();
     slab.exchange();
     const int64_t compute_begin_ns = host_now_ns();
-    const double changes = slab.sweep(mine);
+    const double changes = slab.sweep(own_sweeps);
     compute_s += 1e-6 * us_since(compute_begin_ns);
     call.allreduce(&changes, &residual, 1, handle.float64, handle.sum, handle.world);
     steps_us.push_back(us_since(step_begin_ns));
