@@ -11,7 +11,7 @@ Time after_us(Time from, double us) {
   return from + static_cast<Time>(std::llround(us * 1e3));
 }
 
-Clockwork::Clockwork(const Platform& platform, Time start) : platform_(platform), now_(start), driven_to_(start) {
+Clockwork::Clockwork(const Platform& platform, Time start) : platform_(platform), now_(start), stalled_until_(platform.gpus), driven_to_(start) {
   for (uint32_t i = 0; i < platform.gpus; ++i) gpus_.emplace_back(platform, start, i);
 }
 
@@ -91,6 +91,12 @@ void Clockwork::change_gpu(uint32_t index, const std::function<void(Gpu&)>& chan
   if (!gpu.asleep()) start_ticking();
 }
 
+void Clockwork::stall(uint32_t gpu, Time until) {
+  stalled_until_[gpu] = std::max(stalled_until_[gpu], until);
+  rerate(gpu);
+  at(until, [this, gpu](Time) { rerate(gpu); });
+}
+
 void Clockwork::publish(BoardPage& page) {
   board_ = &page;
   for (uint32_t i = 0; i < gpus(); ++i) gpus_[i].write(page.gpu[i].state);
@@ -114,6 +120,7 @@ void Clockwork::rate_work(WorkId id, Work& work) {
     rate /= std::max(1u, gpu.kernels());
     rate *= gpu.compute_rate();
   }
+  if (std::ranges::any_of(work.gpus, [this](uint32_t gpu) { return stalled_until_[gpu] > now_; })) rate = 0;
   if (work.timer != 0 && rate == work.rate) return;
   work.rate = rate;
   cancel_timer(work.timer);

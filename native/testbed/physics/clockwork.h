@@ -48,6 +48,8 @@ class Clockwork {
   // Runs `change` on a GPU at now, with power integrated up to it and every rate that depends on it re-evaluated behind
   // it.
   void change_gpu(uint32_t index, const std::function<void(Gpu&)>& change);
+  // Work of that GPU stands still until then, at least.
+  void stall(uint32_t gpu, Time until);
   void publish(BoardPage& page);
 
   // `kernel`: of one GPU, sharing it with its other kernels and slowed by communication there.
@@ -90,6 +92,7 @@ class Clockwork {
   const Platform& platform_;
   Time now_;
   std::vector<Gpu> gpus_;
+  std::vector<Time> stalled_until_;  // by GPU
   BoardPage* board_ = nullptr;
   uint64_t next_id_ = 1;
   std::map<std::pair<Time, TimerId>, Timer> timers_;

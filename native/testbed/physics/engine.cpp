@@ -4,7 +4,9 @@
 #include <sys/mman.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
+#include <random>
 #include <utility>
 
 #include "physics/clockwork.h"
@@ -23,7 +25,20 @@ struct Engine::Parts {
         outside(to),
         calls_until(platform.hosts),
         gpu_calls_until(platform.gpus, start),
-        transitions(platform.gpus) {}
+        locks(platform.gpus) {
+    for (uint32_t i = 0; i < platform.gpus; ++i) locks[i].random.seed(i + 1);
+  }
+
+  // How a GPU's lock changes.
+  struct Lock {
+    uint32_t min_mhz = 0, max_mhz = 0;  // as asked for last
+    TimerId transition = 0;             // under way; 0: none
+    std::mt19937_64 random;             // the same calls take the same times again
+    // A median's multiple: times of calls and transitions have long tails.
+    double times(double spread) {
+      return spread > 0 ? std::exp(std::normal_distribution<double>(0, spread)(random)) : 1;
+    }
+  };
 
   Clockwork clockwork;
   Streams streams;
@@ -31,7 +46,7 @@ struct Engine::Parts {
   Time data_late = 0;
   std::vector<Time> calls_until;  // by host: its driver carries out one clock call at a time
   std::vector<Time> gpu_calls_until;
-  std::vector<TimerId> transitions;  // of each GPU, the one under way; 0: none
+  std::vector<Lock> locks;  // by GPU
 };
 
 Engine::Engine(const Platform& platform, Time start, Outside& outside)
@@ -147,21 +162,28 @@ Time Engine::set_locked_clocks(uint32_t gpu, uint32_t min_mhz, uint32_t max_mhz,
   const Platform& platform = clockwork.platform();
   Time& until =
       platform.set_clock_serialised ? parts_->calls_until[platform.host_of(gpu)] : parts_->gpu_calls_until[gpu];
-  until = after_us(std::max({clockwork.now(), stamp, until}), platform.set_clock_call_us);
-  if (change) {
-    clockwork.at(until, [this, gpu, min_mhz, max_mhz](Time now) {
-      // A GPU goes to where it was sent last: what it was on its way to before is never reached.
-      TimerId& timer = parts_->transitions[gpu];
-      parts_->clockwork.cancel_timer(timer);
-      timer = parts_->clockwork.at(
-          after_us(now, parts_->clockwork.platform().clock_transition_us), [this, gpu, min_mhz, max_mhz](Time) {
-            parts_->transitions[gpu] = 0;
-            parts_->clockwork.change_gpu(gpu, [=](Gpu& changed) { changed.lock(min_mhz, max_mhz); });
-          });
-    });
-  }
+  until = after_us(std::max({clockwork.now(), stamp, until}),
+                   platform.set_clock_call_us * parts_->locks[gpu].times(platform.set_clock_call_spread));
+  if (change) clockwork.at(until, [this, gpu, min_mhz, max_mhz](Time now) { change_lock(gpu, min_mhz, max_mhz, now); });
   clockwork.at(until, std::move(done));
   return until;
+}
+
+void Engine::change_lock(uint32_t gpu, uint32_t min_mhz, uint32_t max_mhz, Time now) {
+  Clockwork& clockwork = parts_->clockwork;
+  const Platform& platform = clockwork.platform();
+  Parts::Lock& lock = parts_->locks[gpu];
+  if (lock.min_mhz == min_mhz && lock.max_mhz == max_mhz) return;
+  lock.min_mhz = min_mhz;
+  lock.max_mhz = max_mhz;
+  if (platform.set_clock_stall_us > 0) clockwork.stall(gpu, after_us(now, platform.set_clock_stall_us));
+  // A GPU goes to where it was sent last: what it was on its way to before is never reached.
+  clockwork.cancel_timer(lock.transition);
+  const double us = platform.transition_us(max_mhz) * lock.times(platform.clock_transition_spread);
+  lock.transition = clockwork.at(after_us(now, us), [this, gpu, min_mhz, max_mhz](Time) {
+    parts_->locks[gpu].transition = 0;
+    parts_->clockwork.change_gpu(gpu, [=](Gpu& changed) { changed.lock(min_mhz, max_mhz); });
+  });
 }
 
 bool Engine::stop_time(ClientId client, uint64_t stop, Time patience) {

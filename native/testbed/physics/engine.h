@@ -65,7 +65,7 @@ class Engine {
   void submit(ClientId client, std::span<const std::byte> message);
   void from_outside(std::function<void(Time)> action, Time stamp);
   // nvmlDeviceSetGpuLockedClocks, or its reset (0, 0): `done` when the call returns; the clock follows the platform's
-  // delay later. Returns when the call will return.
+  // delay later, and what runs may stand still. Returns when the call will return.
   Time set_locked_clocks(uint32_t gpu, uint32_t min_mhz, uint32_t max_mhz, bool change, Time stamp,
                          std::function<void(Time)> done);
   // Streams' functions of these names.
@@ -77,6 +77,8 @@ class Engine {
   void settle();                  // all GPUs' sums up to now()
 
  private:
+  void change_lock(uint32_t gpu, uint32_t min_mhz, uint32_t max_mhz, Time now);
+
   struct Parts;
   std::unique_ptr<Parts> parts_;
 };

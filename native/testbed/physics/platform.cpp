@@ -176,7 +176,9 @@ void add_numbers(std::map<std::string, Setter>& keys, Platform& p) {
   real("refresh_ms", p.refresh_ms);
   real("energy_read_us", p.energy_read_us);
   real("set_clock_call_us", p.set_clock_call_us);
-  real("clock_transition_us", p.clock_transition_us);
+  real("set_clock_call_spread", p.set_clock_call_spread);
+  real("clock_transition_spread", p.clock_transition_spread);
+  real("set_clock_stall_us", p.set_clock_stall_us);
   flag("set_clock_serialised", p.set_clock_serialised);
   flag("may_set_clocks", p.may_set_clocks);
 }
@@ -232,6 +234,15 @@ void add_tuning(std::map<std::string, Setter>& keys, TuningModel& t) {
 
 void add_curves(std::map<std::string, Setter>& keys, Platform& p) {
   keys["voltage_v"] = [&p](const std::string& text) { return parse_curve(text, false, p.voltage_v); };
+  keys["clock_transition_us"] = [&p](const std::string& text) {
+    double always;
+    if (parse_number(text, always)) {
+      p.clock_transition_us = {{0, always}};
+    } else if (!parse_curve(text, false, p.clock_transition_us)) {
+      return false;
+    }
+    return std::ranges::all_of(p.clock_transition_us, [](const auto& point) { return point.second >= 0; });
+  };
   keys["comm_w"] = [&p](const std::string& text) { return parse_curve(text, true, p.comm_w); };
   for (size_t i = 0; i < kPatterns; ++i) {
     const std::string name = kPatternNames[i];
@@ -357,6 +368,7 @@ const char* missing(const Platform& p) {
   if (p.gpu_spread < 0 || p.gpu_spread > 0.5) return "gpu_spread must be from 0 to 0.5";
   if (p.power_limit_w <= 0) return "power_limit_w is missing";
   if (p.governor_low_w > p.governor_high_w) return "governor_low_w is above governor_high_w";
+  if (p.set_clock_call_spread > 2 || p.clock_transition_spread > 2) return "a spread must be at most 2";
   if (p.link_scale <= 0) return "link_scale must be above 0";
   if (p.refresh_ms <= 0 || p.governor_period_ms <= 0 || p.governor_lag_ms <= 0 || p.thermal_tau_ms <= 0 ||
       p.governor_slow_ms <= 0)
@@ -456,6 +468,10 @@ double Platform::communication_w(double bytes, double clock_mhz) const {
 
 double Platform::volts(double clock_mhz) const {
   return interpolate(voltage_v, clock_mhz, 1);
+}
+
+double Platform::transition_us(uint32_t target_mhz) const {
+  return interpolate(clock_transition_us, target_mhz == 0 ? clock_max_mhz : target_mhz, 0);
 }
 
 double Platform::fv2(double clock_mhz) const {

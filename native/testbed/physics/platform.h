@@ -30,7 +30,7 @@ const char* pattern_name(Pattern pattern);
 
 // (size in bytes, value), ascending; linear in log2(size) between the points and constant outside.
 using SizeCurve = std::vector<std::pair<double, double>>;
-// (x, y), ascending; linear between the points and constant outside.
+// (x, y), ascending; linear between the points and constant outside. A file may have a number in place of points.
 using Line = std::vector<std::pair<double, double>>;
 
 // Bus bandwidth as NCCL tests print it, latency included:
@@ -123,9 +123,12 @@ struct Platform {
 
   double refresh_ms = 20;            // of NVML's power and energy readings
   double energy_read_us = 0;         // one read of the energy counter
-  double set_clock_call_us = 0;      // one call, alone
+  double set_clock_call_us = 0;      // one call, alone: the median
   bool set_clock_serialised = true;  // calls for different GPUs wait for each other
-  double clock_transition_us = 0;    // from the call's return to the clock's change
+  Line clock_transition_us;          // from the call's return to the clock's change, over the target: the median
+  // Standard deviations of the logarithms of both. 0.4: one call in a hundred takes 2.5 times the median.
+  double set_clock_call_spread = 0, clock_transition_spread = 0;
+  double set_clock_stall_us = 0;  // whatever runs on the GPU stands still for so long when a call changes its lock
   bool may_set_clocks = true;
 
   double link_scale = 1;  // of all bus bandwidths: the same server with faster or slower links
@@ -153,6 +156,7 @@ struct Platform {
   double communication_w(double bytes, double clock_mhz) const;
   double volts(double clock_mhz) const;
   double fv2(double clock_mhz) const;       // MHz * V^2
+  double transition_us(uint32_t target_mhz) const;  // 0: to no lock
   double snap_mhz(double clock_mhz) const;  // to a step, downwards, within the range
 };
 

@@ -89,7 +89,8 @@ void write_profile(const powerccl::physics::Platform& platform, const std::strin
       .add("clock_min_mhz", platform.clock_min_mhz)
       .add("clock_max_mhz", platform.clock_max_mhz)
       .add("set_clock_call_us", platform.set_clock_call_us)
-      .add("clock_transition_us", platform.clock_transition_us)
+      // There and back.
+      .add("clock_transition_us", (platform.transition_us(platform.clock_min_mhz) + platform.transition_us(0)) / 2)
       .add("points", points);
   sim::write_json(object, file_name);
 }

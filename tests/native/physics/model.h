@@ -32,6 +32,7 @@ class Model final : public Outside, public CollectiveHandler {
 
   explicit Model(Platform on)
       : platform(std::move(on)), page(std::make_unique<ClientPage>()), engine(platform, kMs * 1000, *this) {
+    platform.set_clock_call_spread = platform.clock_transition_spread = 0;
     engine.set_collective_handler(this);
     engine.add_client(kClient, page.get());
     clock_ns = kMs * 1000;
@@ -90,7 +91,7 @@ class Model final : public Outside, public CollectiveHandler {
     bool returned = false;
     engine.set_locked_clocks(gpu, mhz, mhz, true, clock_ns, [&](Time) { returned = true; });
     while (!returned) advance_to(engine.next_event());
-    advance_ms(platform.clock_transition_us * 1e-3 + 0.001);
+    advance_ms(platform.transition_us(mhz) * 1e-3 + 0.001);
   }
   void lock_later(uint32_t mhz, uint32_t gpu = 0) {
     engine.set_locked_clocks(gpu, mhz, mhz, true, clock_ns, [](Time) {});

@@ -116,6 +116,10 @@ TEST(PlatformFile, BadValuesAreRefused) {
       {"governor_low_w = -2", "governor_low_w = 20"},
       {"memory = 15G", "memory = -1G"},
       {"set_clock_serialised = 1", "set_clock_serialised = yes"},
+      {"clock_transition_us = 1000", "clock_transition_us = 300:1000 1590:-1"},
+      {"clock_transition_us = 1000", "clock_transition_us = -1"},
+      {"clock_transition_us = 1000", "clock_transition_us = 1000\nclock_transition_spread = 9"},
+      {"clock_transition_us = 1000", "clock_transition_us = 1000\nset_clock_stall_us = -1"},
   };
   for (const auto& change : changes) {
     std::string text = sound;
@@ -138,7 +142,7 @@ TEST(PlatformFile, ChangesBehindThePathReplaceWhatItSays) {
   const auto changed =
       read_platform(path + ":clock_transition_us=20000, set_clock_call_us=4500,comm_w=4K:1 64K:2,link_scale=4", error);
   ASSERT_TRUE(changed) << error;
-  EXPECT_EQ(changed->clock_transition_us, 20000);
+  EXPECT_EQ(changed->transition_us(600), 20000);
   EXPECT_EQ(changed->set_clock_call_us, 4500);
   EXPECT_EQ(changed->comm_w.back().second, 2);
   const Platform as_it_is = platform_or_fail("t4x8");

@@ -119,6 +119,17 @@ TEST(Simulation, PerCallPaysForItsChangesOfClock) {
   EXPECT_NEAR(quick.switches_per_s, 2e3 / ms_of(quick), 1);
 }
 
+// Twice an iteration a call stops everything: nobody has measured for how long.
+TEST(Simulation, PerCallPaysForStalls) {
+  const Found none = run(platform_or_fail("t4x8"), kExposed, asked(PolicyName::kPerCall, 20, 10));
+  const Found stalled =
+      run(platform_or_fail("t4x8", ":set_clock_stall_us=5000"), kExposed, asked(PolicyName::kPerCall, 20, 10));
+  EXPECT_GT(ms_of(stalled), ms_of(none) + 8);
+  EXPECT_LT(ms_of(stalled), ms_of(none) + 25);  // of eight GPUs, whose calls follow each other
+  EXPECT_EQ(ms_of(run(platform_or_fail("t4x8", ":set_clock_stall_us=5000"), kExposed, asked(PolicyName::kObserve))),
+            ms_of(run(platform_or_fail("t4x8"), kExposed, asked(PolicyName::kObserve))));
+}
+
 // On the emulator nodes run one behind the other, whatever streams they were captured in.
 TEST(Simulation, AGraphIsItsNodesInTurn) {
   const std::string nodes = "compute 10\nall_reduce 16M\ncompute 5\n";
