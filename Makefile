@@ -10,7 +10,7 @@ export PATH := $(BIN):$(PATH)
 
 .PHONY: all setup lock native demo test test-native test-python test-e2e lint lint-quick tidy-aside e2e analyze format pictures reference docs docs-build soak sanitize coverage fuzz fuzz-python wheel check-wheel \
         figures-demo figures-mpi figures-daemon figures-policies \
-        figures-robustness figures-constants figures-whatif figures-sim figures-tune figures-analysis figures-accounts figures-harm figures-trust figures-first bench clean help
+        figures-robustness figures-stall figures-constants figures-whatif figures-sim figures-tune figures-analysis figures-accounts figures-harm figures-trust figures-first bench clean help
 
 all: native
 
@@ -104,8 +104,9 @@ pictures: native setup
 # make figures-policies    simulates clock policies on all built-in platforms, in a quarter of an hour, into build/figures/policies.json
 # make figures-constants   simulates half and double of each constant of `auto`, in half an hour, into build/figures/constants.json
 # make figures-whatif      compares what whatif predicts with what is known, in a quarter of an hour, into build/figures/whatif.json
-# make figures-robustness  simulates `auto` on 300 random machines, in half an hour, into build/figures/robustness.json
-figures-policies figures-robustness figures-constants figures-whatif: build/test/.configured setup
+# make figures-robustness  simulates `auto` on 280 random machines of four kinds of GPU, into build/figures/robustness.json
+# make figures-stall       simulates what stalls at clock calls cost, into build/figures/stall.json
+figures-policies figures-robustness figures-stall figures-constants figures-whatif: build/test/.configured setup
 	cmake --build build/test --parallel $(JOBS) --target powerccl-sim
 	POWERCCL_NATIVE=$(abspath build/test/stage) $(FIGURES)
 

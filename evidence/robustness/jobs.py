@@ -1,4 +1,4 @@
-"""Random jobs: the scenarios of bench/scenarios with lengths, sizes, counts and imbalance drawn anew."""
+"""Random jobs: the scenarios of bench/scenarios with lengths, kernels, sizes, counts and imbalance drawn."""
 
 import random
 import re
@@ -35,6 +35,9 @@ def built_in(name: str) -> Job:
     return Job(name, name, (SCENARIOS / f"{name}.scn").read_text())
 
 
+# What kernels are: how often, and the percent of their time that is memory's. Products read operands, normalisation
+# and decoding wait for memory. A kernel's power goes by it (Activity in native/testbed/physics/platform.h).
+KERNELS = ((0.6, (0, 15)), (0.25, (20, 60)), (0.15, (70, 95)))
 MOST_TO_ALL = 8  # GPUs: an all-to-all among 16 is simulated at six times real time
 
 
@@ -50,6 +53,8 @@ def job(kind: str, number: int, gpus: int) -> Job:
             continue
         if words[0] == "compute":
             words[1] = f"{float(words[1]) * longer * draw.uniform(0.7, 1.3):.4g}"
+            (limits,) = draw.choices([shares for _, shares in KERNELS], [often for often, _ in KERNELS])
+            words += ["memory", f"{draw.randint(*limits)}%"]
         elif words[0] == "repeat":
             words[1] = str(draw.randint(max(1, int(words[1]) // 2), 2 * int(words[1])))
         elif words[0] == "rank":

@@ -1,4 +1,4 @@
-"""Random machines: the emulator's platform files with what a real machine may differ in drawn anew.
+"""Random machines: boards of real GPUs, with what a real machine may differ in drawn again for each.
 
 Seeds have a kind: constants of a policy may be chosen on `development` machines, never on `reported` ones.
 """
@@ -8,14 +8,41 @@ import random
 from dataclasses import dataclass
 from pathlib import Path
 
-from powerccl.whatif.machines import changed, value_of
+from powerccl.whatif.machines import changed, points_of, value_of
 
 PLATFORMS = Path(__file__).resolve().parents[2] / "native/testbed/emulator/platforms"
-BASES = ("t4x8", "h200x4", "a100x4")
+# By kind of GPU: the platform that has its server, and the board files that machines are drawn from.
+BOARDS = {
+    "a100": ("a100x4", ("a100-sxm", "a100-pcie", "a800-sxm")),
+    "h100": ("h100x8", ("h100-sxm",)),
+    "h200": ("h200x4", ("h200-sxm", "h200-sxm-flat")),
+    "t4": ("t4x8", ("rtx8000",)),
+}
+# Nobody published power of a T4 against its clock. The RTX 8000 is of the same architecture, for 260 W in place of 70.
+# The T4's cooling and leakage would boil it. The T4's governor is made to swing as PCCL's publication shows: under it a
+# job runs up to 17 % faster at a clock that is held. These machines have the governor that was measured on Hopper.
+T4_LIKE = {
+    "thermal_k_per_w": "0.13",
+    "leakage_w_per_kv": "0",
+    "governor_low_w": "-12",
+    "governor_high_w": "2",
+    "governor_slow_gain": "1",
+}
 GPUS = (4, 8, 16)
+# Shares of the board's power limit. One site holds its 700 W H100s to 500 W. A T4 draws more than its limit already at
+# 1,000 of 1,590 MHz (published), an RTX 8000 nowhere.
+POWER_LIMITS, T4_LIMITS = (0.7, 1.0), (0.35, 0.65)
+# Factors. Idle power of two A100s, and of an H100 and an H200, differs by a fifth; so does what a product draws.
+POWERS = {"static_w": (0.8, 1.25), "compute_w": (0.85, 1.15), "memory_static_w": (0.8, 1.25), "memory_w": (0.8, 1.25)}
+# Of the clocks of the voltage's points, and of its rise: curves of three A100 boards differ by 5 % and by a fifth.
+VOLTAGE_CLOCKS, VOLTAGE_RISE = (0.95, 1.05), (0.85, 1.15)
+# On four H100s at their limit nine clocks of ten are within 130 MHz of the mean, at 684 to 693 W.
+GOVERNOR_STEP_MHZ, GOVERNOR_PERIOD_MS = (7, 30), (2, 20)
+# Of the board's median, for each of three targets. What it is by target is published without a figure.
+TRANSITIONS = (0.33, 10)
 LEASE_INTERVAL_MS = "50"  # powerccld's default
 LEASE_LOST_AT_S, LEASE_LOST_FOR_S = (5.0, 200.0), (1.0, 60.0)
-GPU_SPREAD = (0.01, 0.05)  # by which GPUs draw more or less
+GPU_SPREAD = (0.01, 0.06)  # by which GPUs of a machine draw more or less: default clocks of four differ by 5 to 6 %
 MOST_GPUS, HOSTS = 64, (2, 4, 8)  # of several hosts; powerccl-sim has room for 64 GPUs
 # The emulator's platforms, and changed ones: the platform, and what is changed.
 BUILT_IN = {
@@ -37,7 +64,7 @@ BUILT_IN = {
 class Machine:
     """A machine: `conf` is the text of its platform file, `drawn` what was drawn, by key.
 
-    `options`: of powerccl-sim, for what befalls a policy on it.
+    `board`: the kind of its GPUs, of BOARDS; empty for a built-in platform. `options`: of powerccl-sim, for what befalls a policy on it.
     """
 
     name: str
@@ -46,6 +73,7 @@ class Machine:
     conf: str
     drawn: dict[str, float]
     options: tuple[str, ...] = ()
+    board: str = ""
 
 
 def log_uniform(draw: random.Random, least: float, most: float) -> float:
@@ -71,41 +99,57 @@ def incidents(draw: random.Random, gpus: int, hosts: int) -> tuple[str, ...]:
     return tuple(options)
 
 
+def board_values(name: str) -> dict[str, str]:
+    """The keys of a board's file."""
+    lines = (line.partition("#")[0] for line in (PLATFORMS / f"boards/{name}.conf").read_text().splitlines())
+    pairs = (line.split("=", 1) for line in lines if "=" in line)
+    return {key.strip(): value.strip() for key, value in pairs}
+
+
+def voltage(conf: str, clocks: float, rise: float) -> str:
+    """The curve with clocks and its rise above the lowest voltage stretched."""
+    points = [(float(mhz), volts) for mhz, volts in points_of(conf, "voltage_v")]
+    least = points[0][1]
+    return " ".join(f"{mhz * clocks:.0f}:{least + rise * (volts - least):.4f}" for mhz, volts in points)
+
+
 def machine(kind: str, number: int) -> Machine:
-    """The machine of that number; the same wherever it is drawn."""
+    """The machine of that number; the same wherever it is drawn. Four in a row have one kind of GPU each."""
     draw = random.Random(f"machine {kind} {number}")
-    base = draw.choice(BASES)
-    conf = (PLATFORMS / f"{base}.conf").read_text()
-    least, most = (float(value_of(conf, f"clock_{end}_mhz")) for end in ("min", "max"))
+    board = list(BOARDS)[number % len(BOARDS)]
+    base, files = BOARDS[board]
+    conf = changed((PLATFORMS / f"{base}.conf").read_text(), board_values(draw.choice(files)))
+    if board == "t4":
+        conf = changed(conf, T4_LIKE)
 
     def scaled(key: str, low: float, high: float) -> float:
         return float(value_of(conf, key)) * draw.uniform(low, high)
 
     drawn = {
         "gpus": float(draw.choice(GPUS)),
-        "memory_bound_share": draw.uniform(0.0, 0.8),
-        "governor_step_mhz": log_uniform(draw, 7, 375),
-        "governor_period_ms": log_uniform(draw, 1, 50),
-        "static_w": scaled("static_w", 0.5, 2.0),
-        "power_limit_w": scaled("power_limit_w", 0.7, 1.5),
-        "link_scale": log_uniform(draw, 0.25, 16),
-        "clock_transition_us": log_uniform(draw, 30, 150_000),
-        "set_clock_call_us": log_uniform(draw, 20, 5000),
+        "power_limit_w": scaled("power_limit_w", *(T4_LIMITS if board == "t4" else POWER_LIMITS)),
+        "governor_step_mhz": log_uniform(draw, *GOVERNOR_STEP_MHZ),
+        "governor_period_ms": log_uniform(draw, *GOVERNOR_PERIOD_MS),
+        "link_scale": log_uniform(draw, 0.25, 2),  # PCIe in place of NVLink, or another NVLink
+        "set_clock_call_us": scaled("set_clock_call_us", 0.5, 2),
         "set_clock_serialised": float(draw.random() < 0.5),
-        "refresh_ms": log_uniform(draw, 5, 100),
+        "refresh_ms": draw.choice((20.0, 100.0)),
+        # GPUs that are all alike have governors that swing together, until a clock is set.
+        "gpu_spread": draw.uniform(*GPU_SPREAD),
     }
-    # A voltage that is level up to some clock, and rises from there to the top.
-    top = float(value_of(conf, "voltage_v").split()[-1].split(":")[1])
-    floor, knee = top * draw.uniform(0.6, 0.85), least + (most - least) * draw.uniform(0.1, 0.7)
+    drawn |= {key: scaled(key, *limits) for key, limits in POWERS.items()}
+    drawn |= {
+        "peak_limit_w": 1.1 * drawn["power_limit_w"],
+        "governor_start_w": drawn["power_limit_w"],
+    }
     values = {key: f"{value:.6g}" for key, value in drawn.items()}
-    values["voltage_v"] = f"{least:.0f}:{floor:.4f} {knee:.0f}:{floor:.4f} {most:.0f}:{top:.4f}"
-    drawn["voltage_floor"] = floor / top
-    # Default clocks of four H200s of one host differ by 5 % at their power limit. GPUs that are all alike have
-    # governors that swing together, until a clock is set.
-    drawn["gpu_spread"] = random.Random(f"spread {kind} {number}").uniform(*GPU_SPREAD)
-    values["gpu_spread"] = f"{drawn['gpu_spread']:.6g}"
+    values["voltage_v"] = voltage(conf, draw.uniform(*VOLTAGE_CLOCKS), draw.uniform(*VOLTAGE_RISE))
+    median = float(value_of(conf, "clock_transition_us"))
+    least, most = (float(value_of(conf, f"clock_{end}_mhz")) for end in ("min", "max"))
+    targets = [(mhz, median * log_uniform(draw, *TRANSITIONS)) for mhz in (least, (least + most) / 2, most)]
+    values["clock_transition_us"] = " ".join(f"{mhz:.0f}:{us:.0f}" for mhz, us in targets)
     befalls = incidents(random.Random(f"incidents {kind} {number}"), int(drawn["gpus"]), 1)
-    return Machine(f"{kind}-{number}", base, int(drawn["gpus"]), changed(conf, values), drawn, befalls)
+    return Machine(f"{kind}-{number}", base, int(drawn["gpus"]), changed(conf, values), drawn, befalls, board)
 
 
 def cluster(kind: str, number: int) -> Machine:
@@ -121,4 +165,5 @@ def cluster(kind: str, number: int) -> Machine:
     }
     conf = changed(host.conf, {key: f"{value:.6g}" for key, value in drawn.items()})
     befalls = incidents(random.Random(f"incidents {kind} {number}"), hosts * host.gpus, hosts)
-    return Machine(f"{host.name}-hosts", host.base, hosts * host.gpus, conf, {**host.drawn, **drawn}, befalls)
+    name = f"{host.name}-hosts"
+    return Machine(name, host.base, hosts * host.gpus, conf, {**host.drawn, **drawn}, befalls, host.board)

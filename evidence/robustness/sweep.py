@@ -30,10 +30,12 @@ def try_all(
     policies: list[str],
     rows: Path | None = None,
     length: Length | None = None,
+    at_once: int | None = None,
 ) -> Iterator[list[Trial]]:
     """Of each of `wanted` in its order a trial of each policy; none where the simulator failed, which stderr says.
 
     `rows`: has a line of JSON for each trial; what is there is not simulated again.
+    `at_once`: simulations that run side by side; None: one for each core.
     """
     program, kept = Path(find_native().root) / "bin/powerccl-sim", read_rows(rows)
 
@@ -48,7 +50,7 @@ def try_all(
             print(f"{machine.name}, {job.name}: {error}"[:300], file=sys.stderr)
             return [], False
 
-    with ThreadPoolExecutor(os.cpu_count()) as pool:
+    with ThreadPoolExecutor(at_once or os.cpu_count()) as pool:
         for trials, new in pool.map(one, wanted):
             if rows and new:
                 with rows.open("a") as file:

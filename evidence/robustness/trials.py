@@ -39,6 +39,7 @@ class Trial:
     held_pct: float
     held_mhz: int
     switches_per_s: float
+    board: str
     each_pct: float | None = None  # saved by the best constant clock of each rank; None: not looked for
 
 
@@ -117,7 +118,7 @@ def try_out(
         saved, slowdown = managed.against(plain)
         about = (policy, machine.name, job.name, machine.base, job.scenario)
         figures = (plain.iteration_ms, saved, slowdown, held_pct)
-        trials.append(Trial(*about, *figures, held_mhz, managed.switches_per_s, each_pct))
+        trials.append(Trial(*about, *figures, held_mhz, managed.switches_per_s, machine.board, each_pct))
     return trials
 
 

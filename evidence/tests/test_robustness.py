@@ -10,11 +10,14 @@ from types import SimpleNamespace
 
 import pytest
 from evidence.robustness import jobs, machines
-from evidence.robustness.trials import best_held, best_of_each, profile_of
+from evidence.robustness.trials import Trial, best_held, best_of_each, profile_of
+from tool_module import load_tool
 
 from powerccl.platforms.policy_table import policy_table
-from powerccl.whatif.machines import changed, value_of
+from powerccl.whatif.machines import changed, points_of, value_of
 from powerccl.whatif.simulator import Simulated
+
+EVIDENCE = Path(__file__).resolve().parents[1]
 
 
 def test_a_machine_is_the_same_wherever_it_is_drawn() -> None:
@@ -29,27 +32,56 @@ def test_what_constants_are_chosen_on_is_never_reported() -> None:
 
 
 def test_machines_differ_as_they_are_meant_to() -> None:
-    drawn = [machines.machine("development", number).drawn for number in range(300)]
+    made = [machines.machine("development", number) for number in range(300)]
     for key, least, most in (
-        ("memory_bound_share", 0, 0.8),
-        ("governor_step_mhz", 7, 375),
-        ("governor_period_ms", 1, 50),
-        ("link_scale", 0.25, 16),
-        ("clock_transition_us", 30, 150_000),
+        ("governor_step_mhz", *machines.GOVERNOR_STEP_MHZ),
+        ("governor_period_ms", *machines.GOVERNOR_PERIOD_MS),
+        ("link_scale", 0.25, 2),
+        ("gpu_spread", *machines.GPU_SPREAD),
     ):
-        values = [each[key] for each in drawn]
+        values = [each.drawn[key] for each in made]
         assert least <= min(values) < max(values) <= most
         assert min(values) - least < 0.05 * (most - least) and most - max(values) < 0.2 * (most - least)
+    for board, (_, files) in machines.BOARDS.items():
+        mine = [each for each in made if each.board == board]
+        assert len(mine) == 75
+        names = {value_of(each.conf, "gpu_name") for each in mine}
+        assert names == {machines.board_values(name)["gpu_name"] for name in files}
+        static = [each.drawn["static_w"] for each in mine]
+        assert max(static) > 1.3 * min(static)
 
 
-def test_a_machine_has_what_was_drawn() -> None:
-    for number in range(20):
-        made = machines.machine("development", number)
-        for key, value in made.drawn.items():
-            if key != "voltage_floor":
-                assert float(value_of(made.conf, key)) == pytest.approx(value, rel=1e-5)
-        volts = [float(each.split(":")[1]) for each in value_of(made.conf, "voltage_v").split()]
-        assert volts == sorted(volts) and volts[0] / volts[-1] == pytest.approx(made.drawn["voltage_floor"], abs=1e-3)
+@pytest.mark.parametrize("number", range(20))
+def test_a_machine_has_its_board_and_what_was_drawn(number: int) -> None:
+    made = machines.machine("development", number)
+    for key, value in made.drawn.items():
+        assert float(value_of(made.conf, key)) == pytest.approx(value, rel=1e-5)
+    _, files = machines.BOARDS[made.board]
+    boards = [machines.board_values(name) for name in files]
+    same = ("gpu_name", "clock_max_mhz", "memory_clock_mhz", "tree_w", "clock_transition_spread")
+    points = len(points_of(made.conf, "voltage_v"))
+    board = next(
+        each
+        for each in boards
+        if len(each["voltage_v"].split()) == points and all(value_of(made.conf, key) == each[key] for key in same)
+    )
+    least, most = (float(board[f"clock_{end}_mhz"]) for end in ("min", "max"))
+    curve, drawn = (points_of(f"voltage_v = {text}", "voltage_v")
+                    for text in (board["voltage_v"], value_of(made.conf, "voltage_v")))  # fmt: skip
+    stretched = {round(float(at) / float(before), 2) for (at, _), (before, _) in zip(drawn, curve, strict=True)}
+    assert 0.94 <= min(stretched) and max(stretched) <= 1.06 and max(stretched) - min(stretched) < 0.02
+    volts = [each for _, each in drawn]
+    assert volts == sorted(volts) and volts[0] == curve[0][1]
+    targets = points_of(made.conf, "clock_transition_us")
+    median = float(board["clock_transition_us"])
+    assert [float(at) for at, _ in targets] == [least, round((least + most) / 2), most]
+    assert all(0.32 * median <= us <= 10.1 * median for _, us in targets)
+
+
+def test_a_t4_like_machine_has_no_swinging_governor() -> None:
+    made = machines.machine("development", 3)
+    assert made.board == "t4" and value_of(made.conf, "governor_slow_gain") == "1"
+    assert float(value_of((machines.PLATFORMS / "t4x8.conf").read_text(), "governor_slow_gain")) > 1
 
 
 def test_policies_meet_daemons_lost_leases_and_ranks_that_are_off() -> None:
@@ -89,6 +121,15 @@ def test_a_job_is_its_scenario_with_other_numbers(number: int) -> None:
     drawn = [line.split() for line in made.text.splitlines() if not line.startswith("seed")]
     assert [line[0] for line in drawn] == [line[0] for line in plain]
     assert drawn != plain
+
+
+def test_kernels_are_products_or_wait_for_memory() -> None:
+    texts = "".join(jobs.job("development", number, 8).text for number in range(100))
+    shares = [int(share) for share in re.findall(r"compute .*?memory (\d+)%", texts)]
+    assert len(shares) == len(re.findall(r"^ *compute", texts, re.MULTILINE)) > 200
+    for often, (least, most) in jobs.KERNELS:
+        found = sum(least <= share <= most for share in shares) / len(shares)
+        assert found == pytest.approx(often, abs=0.1)
 
 
 def test_both_ends_of_a_transfer_are_of_one_size() -> None:
@@ -139,3 +180,34 @@ def test_the_best_clock_is_found_between_those_that_are_tried() -> None:
     limited = AtItsLimit()
     saved, mhz = best_held(limited, limited.run("observe", 6, 3))  # type: ignore[arg-type]
     assert 1238 <= mhz < 1250 and 0 < saved <= 1
+
+
+def trial(board: str, saved_pct: float, slowdown_pct: float) -> Trial:
+    return Trial("auto", "m", "j", "base", "ddp", 100.0, saved_pct, slowdown_pct, 4.0, 1200, 0.1, board)
+
+
+def test_figures_are_by_board() -> None:
+    tool = load_tool("figures-robustness", EVIDENCE / "scripts")
+    trials = [trial("a100", saved, 0.5) for saved in (1.0, 2.0, 9.0)] + [trial("t4", 30.0, 1.5), trial("t4", 20.0, -1.2)]
+    found = tool.figures_of(trials, "auto")
+    assert found["robustness.machines"]["value"] == 5
+    assert (found["robustness.faster_rows"]["value"], found["robustness.fastest_pct"]["value"]) == (1, -1.2)
+    a100 = found["robustness.a100.auto.saved_pct"]
+    assert (a100["value"], a100["low"], a100["high"], a100["n"]) == (4.0, 1.0, 9.0, 3)
+    assert found["robustness.a100.auto.median"]["value"] == 2.0
+    assert found["robustness.a100.auto.within_budget_pct"]["value"] == 100.0
+    assert found["robustness.t4.auto.within_budget_pct"]["value"] == 50.0
+    assert "robustness.auto.saved_pct" not in found, "a mean over boards is of none"
+
+
+def test_break_even_stalls_are_between_those_that_were_tried() -> None:
+    tool = load_tool("figures-stall", EVIDENCE / "scripts")
+    slow = {0: 0.2, 1: 0.4, 5: 1.6}
+    trials = {("a100x4", at): trial("", 3.0 - at, pct) for at, pct in slow.items()}
+    trials |= {("h100x8", at): trial("", 3.0, pct / 2) for at, pct in slow.items()}
+    found = {name: each["value"] for name, each in tool.figures_of(trials, "per-call").items()}
+    assert found["stall.a100x4.per_call.break_even_ms"] == 3.0
+    assert found["stall.h100x8.per_call.break_even_ms"] is None
+    assert found["stall.a100x4.per_call.energy_break_even_ms"] == 3.0
+    assert found["stall.per_call.5ms.slowdown_pct"] == 1.6
+    assert tool.passes_ms({0: 1.2, 1: 3.0}, 1.0) == 0.0

@@ -25,3 +25,17 @@ def test_a_random_machine_and_job_come_to_the_same_twice(drawn: Callable[[], mac
     first, second = (Simulator(program, machine, job).run("auto/slack", 4, 1) for _ in range(2))
     assert len(first.ms) > 10
     assert first == second
+
+
+def test_a_call_that_stalls_makes_a_job_slower() -> None:
+    """Per-call sets clocks several times an iteration, and observe never."""
+    program, job = find_native().path("bin/powerccl-sim"), jobs.built_in("exposed")
+    ms = {
+        (policy, stall_us): Simulator(program, machines.built_in("a", "a100x4", {"set_clock_stall_us": stall_us}), job)
+        .run(policy, 4, 1)
+        .iteration_ms
+        for policy in ("observe", "per-call")
+        for stall_us in ("0", "5000")
+    }
+    assert ms["observe", "0"] == ms["observe", "5000"]
+    assert ms["per-call", "5000"] > 1.05 * ms["per-call", "0"]

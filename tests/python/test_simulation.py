@@ -25,7 +25,8 @@ from powerccl.whatif.scaling import scaled
 from powerccl.whatif.scenarios import scenario_texts, shape_of
 from powerccl.whatif.simulator import Simulated, SimulatorError
 
-CONF = (Path(__file__).resolve().parents[2] / "native/testbed/emulator/platforms/t4x8.conf").read_text()
+PLATFORMS = Path(__file__).resolve().parents[2] / "native/testbed/emulator/platforms"
+CONF = (PLATFORMS / "t4x8.conf").read_text()
 MIB = 1 << 20
 
 
@@ -236,13 +237,20 @@ def test_what_a_run_does_not_tell_can_be_changed() -> None:
     assert machines.with_unknown(CONF, Unknown()) == CONF
     bound = machines.with_unknown(CONF, Unknown(memory_share=0.5))
     assert machines.value_of(bound, "memory_bound_share") == "0.5"
-    level = machines.value_of(machines.with_unknown(CONF, Unknown(level=0.5)), "voltage_v").split()
-    top = float(machines.value_of(CONF, "voltage_v").split()[-1].split(":")[1])
-    assert [float(point.split(":")[1]) for point in level] == pytest.approx([top / 2, top / 2, top])
+    before = machines.points_of(CONF, "voltage_v")
+    level = machines.points_of(machines.with_unknown(CONF, Unknown(level=0.5)), "voltage_v")
+    top = before[-1][1]
+    assert (level[0][1], level[-1][1]) == pytest.approx((top / 2, top), abs=1e-3)
+    assert [at for at, _ in level] == [at for at, _ in before]
+    rises = [[(volts - curve[0][1]) / (top - curve[0][1]) for _, volts in curve] for curve in (level, before)]
+    assert rises[0] == pytest.approx(rises[1], abs=1e-3), "the curve keeps its form"
     knee = machines.value_of(machines.with_unknown(CONF, Unknown(knee=100.0)), "all_reduce.knee_mhz").split()
     assert {point.split(":")[1] for point in knee} == {machines.value_of(CONF, "clock_max_mhz")}
     double = machines.drawing(CONF, 2.0)
     assert float(machines.value_of(double, "static_w")) == 2 * float(machines.value_of(CONF, "static_w"))
+    h100 = (PLATFORMS / "h100x8.conf").read_text()
+    for key in ("memory_static_w", "memory_w"):
+        assert float(machines.value_of(machines.drawing(h100, 2.0), key)) == 2 * float(machines.value_of(h100, key))
     assert machines.value_of(double, "power_limit_w") == machines.value_of(CONF, "power_limit_w")
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Programs of tools/ as modules, for tests of their functions."""
+"""Programs of tools/ and evidence/scripts as modules, for tests of their functions."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from types import ModuleType
 TOOLS = Path(__file__).resolve().parents[2] / "tools"
 
 
-def load_tool(name: str) -> ModuleType:
-    """The program tools/`name`.py, not run."""
+def load_tool(name: str, folder: Path = TOOLS) -> ModuleType:
+    """The program `name`.py of a folder, not run."""
     module_name = name.replace("-", "_")
-    spec = importlib.util.spec_from_file_location(module_name, TOOLS / f"{name}.py")
+    spec = importlib.util.spec_from_file_location(module_name, folder / f"{name}.py")
     assert spec and spec.loader
     module = importlib.util.module_from_spec(spec)
     sys.modules[module_name] = module  # dataclasses look their module up

@@ -22,7 +22,7 @@ from powerccl.platforms.schema import PlatformProfile
 # Platforms that model a GPU, by a word of the names that NVML gives it. Others are taken for the first one.
 MODELS = {"H100": "h100x8", "H200": "h200x4", "A100": "a100x4", "A800": "a100x4", "T4": "t4x8"}
 # Keys in watts: all are stretched alike, until the model draws what the run drew.
-WATTS = ("static_w", "tree_w", "compute_w", "comm_clock_w", "leakage_w_per_kv")
+WATTS = ("static_w", "tree_w", "compute_w", "memory_static_w", "memory_w", "comm_clock_w", "leakage_w_per_kv")
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,6 @@ OTHERS = (
     Unknown(level=0.65),
     Unknown(knee=0.8),
 )
-LEVEL_TO = 0.4  # of the range of clocks: up to there the voltage is level; in the models it is 0.3 to 0.5
 
 
 def model_of(gpu: str) -> str:
@@ -142,7 +141,8 @@ def with_unknown(conf: str, what: Unknown) -> str:
             moved = [f"{size}:{min(max(mhz * what.knee, least), most):.0f}" for size, mhz in points_of(conf, key)]
             values[key] = " ".join(moved)
     if what.level is not None:
-        _, top = points_of(conf, "voltage_v")[-1]
-        level, knee = f"{top * what.level:.4f}", least + LEVEL_TO * (most - least)
-        values["voltage_v"] = f"{least:.0f}:{level} {knee:.0f}:{level} {most:.0f}:{top:.4f}"
+        points = points_of(conf, "voltage_v")
+        lowest, top = points[0][1], points[-1][1]
+        times = top * (1 - what.level) / (top - lowest)
+        values["voltage_v"] = " ".join(f"{mhz}:{top - times * (top - volts):.4f}" for mhz, volts in points)
     return changed(conf, values)
