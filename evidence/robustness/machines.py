@@ -18,7 +18,7 @@ BOARDS = {
     "h200": ("h200x4", ("h200-sxm", "h200-sxm-flat")),
     "t4": ("t4x8", ("rtx8000",)),
 }
-# Nobody published power of a T4 against its clock. The RTX 8000 is of the same architecture, for 260 W in place of 70.
+# Power of a T4 against its clock was not published. The RTX 8000 is of the same architecture, for 260 W in place of 70.
 # The T4's cooling and leakage would boil it. The T4's governor is made to swing as PCCL's publication shows: under it a
 # job runs up to 17 % faster at a clock that is held. These machines have the governor that was measured on Hopper.
 T4_LIKE = {
@@ -64,7 +64,8 @@ BUILT_IN = {
 class Machine:
     """A machine: `conf` is the text of its platform file, `drawn` what was drawn, by key.
 
-    `board`: the kind of its GPUs, of BOARDS; empty for a built-in platform. `options`: of powerccl-sim, for what befalls a policy on it.
+    `board`: the kind of its GPUs, of BOARDS; empty for a built-in platform. `options`: of powerccl-sim, what befalls a
+    policy on it.
     """
 
     name: str

@@ -22,7 +22,6 @@ from evidence.robustness.sweep import try_all
 from evidence.robustness.trials import BUDGET_PCT, Length, Trial
 from support.figures import Figure, Figures, about, bare, show, write
 
-
 FASTER_PCT = 1.0  # a clock that is lowered makes no job faster: more than this is a fault of the model
 
 

@@ -69,7 +69,7 @@ def test_a_machine_has_its_board_and_what_was_drawn(number: int) -> None:
     curve, drawn = (points_of(f"voltage_v = {text}", "voltage_v")
                     for text in (board["voltage_v"], value_of(made.conf, "voltage_v")))  # fmt: skip
     stretched = {round(float(at) / float(before), 2) for (at, _), (before, _) in zip(drawn, curve, strict=True)}
-    assert 0.94 <= min(stretched) and max(stretched) <= 1.06 and max(stretched) - min(stretched) < 0.02
+    assert min(stretched) >= 0.94 and max(stretched) <= 1.06 and max(stretched) - min(stretched) < 0.02
     volts = [each for _, each in drawn]
     assert volts == sorted(volts) and volts[0] == curve[0][1]
     targets = points_of(made.conf, "clock_transition_us")
@@ -188,7 +188,8 @@ def trial(board: str, saved_pct: float, slowdown_pct: float) -> Trial:
 
 def test_figures_are_by_board() -> None:
     tool = load_tool("figures-robustness", EVIDENCE / "scripts")
-    trials = [trial("a100", saved, 0.5) for saved in (1.0, 2.0, 9.0)] + [trial("t4", 30.0, 1.5), trial("t4", 20.0, -1.2)]
+    trials = [trial("a100", saved, 0.5) for saved in (1.0, 2.0, 9.0)]
+    trials += [trial("t4", 30.0, 1.5), trial("t4", 20.0, -1.2)]
     found = tool.figures_of(trials, "auto")
     assert found["robustness.machines"]["value"] == 5
     assert (found["robustness.faster_rows"]["value"], found["robustness.fastest_pct"]["value"]) == (1, -1.2)

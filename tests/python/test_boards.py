@@ -11,7 +11,8 @@ import pytest
 from powerccl.whatif.machines import value_of
 
 PLATFORMS = Path(__file__).resolve().parents[2] / "native/testbed/emulator/platforms"
-OF_A_BOARD = {file.stem: file.read_text() for file in PLATFORMS.glob("*.conf") if "# board: boards/" in file.read_text()}
+TEXTS = {file.stem: file.read_text() for file in PLATFORMS.glob("*.conf")}
+OF_A_BOARD = {name: text for name, text in TEXTS.items() if "# board: boards/" in text}
 
 
 def test_every_platform_of_a_real_gpu_names_its_board() -> None:

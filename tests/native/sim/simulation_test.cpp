@@ -119,7 +119,7 @@ TEST(Simulation, PerCallPaysForItsChangesOfClock) {
   EXPECT_NEAR(quick.switches_per_s, 2e3 / ms_of(quick), 1);
 }
 
-// Twice an iteration a call stops everything: nobody has measured for how long.
+// Twice an iteration a call stops everything. For how long a real one does was not measured.
 TEST(Simulation, PerCallPaysForStalls) {
   const Found none = run(platform_or_fail("t4x8"), kExposed, asked(PolicyName::kPerCall, 20, 10));
   const Found stalled =
