@@ -1,4 +1,4 @@
-"""What a stall at each clock call costs under `auto` and `per-call`, simulated. How long a real one is was not measured.
+"""What a stall at each clock call costs under `auto` and `per-call`, simulated. Real stalls were not measured.
 
 figures-stall.py [--servers LIST] [--jobs N] [--out FILE] [--rows FILE]. A stall is the time for which everything that
 runs on a GPU stands still when a call changes the lock of its clock (`set_clock_stall_us` of a platform). Whole jobs of
