@@ -11,7 +11,8 @@ Time after_us(Time from, double us) {
   return from + static_cast<Time>(std::llround(us * 1e3));
 }
 
-Clockwork::Clockwork(const Platform& platform, Time start) : platform_(platform), now_(start), stalled_until_(platform.gpus), driven_to_(start) {
+Clockwork::Clockwork(const Platform& platform, Time start)
+    : platform_(platform), now_(start), stalled_until_(platform.gpus), driven_to_(start) {
   for (uint32_t i = 0; i < platform.gpus; ++i) gpus_.emplace_back(platform, start, i);
 }
 

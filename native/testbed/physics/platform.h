@@ -155,9 +155,9 @@ struct Platform {
   // W that communicating `bytes` adds to an otherwise idle GPU at that clock.
   double communication_w(double bytes, double clock_mhz) const;
   double volts(double clock_mhz) const;
-  double fv2(double clock_mhz) const;       // MHz * V^2
+  double fv2(double clock_mhz) const;               // MHz * V^2
   double transition_us(uint32_t target_mhz) const;  // 0: to no lock
-  double snap_mhz(double clock_mhz) const;  // to a step, downwards, within the range
+  double snap_mhz(double clock_mhz) const;          // to a step, downwards, within the range
 };
 
 // The curve's value at a size; `otherwise` where it is empty.
