@@ -20,6 +20,7 @@ from printing import printed
 
 from powerccl.analysis import report as run_report
 from powerccl.analysis.ways import Possible, WaysFindings
+from powerccl.bench.process import with_libraries
 from powerccl.errors import PowercclError
 from powerccl.estimate import Estimate
 from powerccl.launch import ways as launched
@@ -42,7 +43,7 @@ from powerccl.reports.report_page import report_page
 from powerccl.reports.tabular import write_csv
 from powerccl.reports.ways import hint, possible_lines, what_to_write
 from powerccl.ways.possible import possible
-from powerccl.ways.profile import table_of, with_libraries
+from powerccl.ways.profile import table_of
 
 MIB = 1 << 20
 

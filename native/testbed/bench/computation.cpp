@@ -130,8 +130,8 @@ class MatrixProduct {
   MatrixProduct(const MatrixProduct&) = delete;
   MatrixProduct& operator=(const MatrixProduct&) = delete;
 
-  void enqueue(double emulated_ms) {
-    if (emulated_ != nullptr) return emulated_->enqueue(emulated_ms, stream_);
+  void enqueue(double emulated_ms, double memory) {
+    if (emulated_ != nullptr) return emulated_->enqueue(emulated_ms, stream_, memory);
     // Rows of tokens are cuBLAS's columns. Outputs are never inputs, whose values would grow without end.
     const float one = 1, zero = 0;
     const int from = back_ ? shape_.hidden : shape_.width, to = back_ ? shape_.width : shape_.hidden;
@@ -268,8 +268,8 @@ class MemoryCopy {
   MemoryCopy(const MemoryCopy&) = delete;
   MemoryCopy& operator=(const MemoryCopy&) = delete;
 
-  void enqueue(double emulated_ms) {
-    uint64_t bytes = kCopyBytes, declared_ns = static_cast<uint64_t>(emulated_ms * 1e6);
+  void enqueue(double emulated_ms, double memory) {
+    uint64_t bytes = kCopyBytes, declared_ns = declared_time(emulated_ms, memory);
     void* parameters[] = {&buffers_[0], &buffers_[1], &bytes, &declared_ns};
     const auto blocks = static_cast<unsigned>(rank_.sm_count()) * kBlocksPerSm;
     launch_kernel(rank_.cuda(), function_, blocks, kThreads, stream_, parameters);
@@ -301,10 +301,10 @@ void Units::enqueue() {
   enqueue_emulated(product_ != nullptr && copy_ != nullptr ? 2 * kEmulatedMs : kEmulatedMs);
 }
 
-void Units::enqueue_emulated(double ms) {
+void Units::enqueue_emulated(double ms, double memory) {
   if (product_ != nullptr && copy_ != nullptr) ms /= 2;
-  if (product_ != nullptr) product_->enqueue(ms);
-  if (copy_ != nullptr) copy_->enqueue(ms);
+  if (product_ != nullptr) product_->enqueue(ms, memory);
+  if (copy_ != nullptr) copy_->enqueue(ms, memory);
 }
 
 namespace {
@@ -375,7 +375,7 @@ void Computation::enqueue(double ms, size_t stream, double memory) {
     if (kernel_ != nullptr) {
       kernel_->enqueue(ms / kernels, streams_[stream], memory);
     } else {
-      units_[stream]->enqueue_emulated(ms / kernels);
+      units_[stream]->enqueue_emulated(ms / kernels, memory);
     }
   }
 }

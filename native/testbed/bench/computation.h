@@ -56,8 +56,8 @@ class Units {
   Units& operator=(const Units&) = delete;
 
   void enqueue();  // one unit
-  // On emulated GPUs alone: one unit that takes so long.
-  void enqueue_emulated(double ms);
+  // On emulated GPUs alone: one unit that takes so long. `memory`: see ComputeKernel.
+  void enqueue_emulated(double ms, double memory = -1);
   CUstream stream() const { return stream_; }
 
  private:

@@ -74,6 +74,18 @@ class SweptClocks:
             self._say(f"{about}; it cannot profile {left_out}")
         return possible if wanted else clocks_to_profile(possible)
 
+    def set(self, mhz: int) -> list[float]:
+        """Lock the clock of every GPU, 0: the default. Returns what the driver took for each, in microseconds.
+
+        Raises:
+            PowercclError: the driver refuses, or a lease was lost.
+        """
+        if self._held is None:
+            raise PowercclError("the leases have been given back")
+        if problem := self._held.set_all(mhz):
+            raise PowercclError(f"cannot set clocks: {problem}", _WITHOUT)
+        return [driver_us for driver_us, _ in self._held.calls]
+
     def connect_bench(self) -> socket.socket:
         """What the next powerccl-bench is to inherit; close it here once that is started."""
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)

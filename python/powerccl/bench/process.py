@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import os
 import shutil
 import signal
@@ -15,6 +16,7 @@ from powerccl.errors import PowercclError
 from powerccl.launch.emulation import Emulation, emulated_platform
 from powerccl.launch.gpus import Gpus, query_gpus, query_gpus_in
 from powerccl.launch.native import NativeFiles
+from powerccl.launch.tuned import nccl_library
 
 
 def environment_of(native: NativeFiles, emulate: str, stack: contextlib.ExitStack) -> Mapping[str, str]:
@@ -26,6 +28,23 @@ def environment_of(native: NativeFiles, emulate: str, stack: contextlib.ExitStac
         return os.environ
     emulation = Emulation(native, emulated_platform(native, emulate), None)
     return stack.enter_context(emulation).environment(os.environ)
+
+
+def with_libraries(environment: Mapping[str, str]) -> dict[str, str]:
+    """The environment in which powerccl-bench finds NCCL and cuBLAS where PyTorch's wheels have put them.
+
+    What the user names in NCCL_LIBRARY, CUBLAS_LIBRARY or LD_LIBRARY_PATH comes first.
+    """
+    made = dict(environment)
+    if library := nccl_library(environment):
+        made["NCCL_LIBRARY"] = library
+    found = importlib.util.find_spec("nvidia")
+    places = found.submodule_search_locations if found else None
+    # Of CUDA 13, and of those before, which had a wheel for each library.
+    folders = [Path(place, folder) for place in places or () for folder in ("cu13/lib", "cublas/lib")]
+    with_cublas = [str(folder) for folder in folders if any(folder.glob("libcublas.so.*"))]
+    made["LD_LIBRARY_PATH"] = os.pathsep.join(filter(None, [environment.get("LD_LIBRARY_PATH", ""), *with_cublas]))
+    return made
 
 
 def gpus_to_profile(emulate: str, environment: Mapping[str, str], example: str) -> Gpus:

@@ -33,6 +33,7 @@ VERBS = {
     "run": "powerccl.commands.run",
     "demo": "powerccl.demo.command",
     "profile": "powerccl.commands.profile",
+    "prove": "powerccl.prove.command",
     "whatif": "powerccl.commands.whatif",
     "report": "powerccl.commands.report",
     "compare": "powerccl.compare.command",

@@ -12,7 +12,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import TypeVar
 
+import msgspec
+
 from powerccl.errors import PowercclError, choose, one_line
+from powerccl.files import read_json
 from powerccl.launch.environment import emulated_environment
 from powerccl.launch.folder import socket_path
 from powerccl.launch.kept import Kept
@@ -31,7 +34,8 @@ def emulated_platform(native: NativeFiles, name: str) -> Path:
     """What the emulator is to serve: a platform file, built in by name or a path, with the changes behind it.
 
     `t4x8:clock_transition_us=20000,link_scale=4` is t4x8 with those keys of its file replaced. They stay behind the
-    path: the emulator reads them, and says what is wrong with them.
+    path: the emulator reads them, and says what is wrong with them. A file of `powerccl prove` is the built-in platform
+    that it names, with its keys replaced.
 
     Raises:
         PowercclError: there is no such platform.
@@ -39,8 +43,41 @@ def emulated_platform(native: NativeFiles, name: str) -> Path:
     if name.endswith(".conf") and Path(name).is_file():
         return Path(name).resolve()  # whatever colons its folder has
     name, colon, changes = name.partition(":")
+    if name.endswith(".json"):
+        name, proved = _proved(Path(name))
+        # Of a key that is given twice, the emulator takes neither: what the user typed comes first.
+        typed = {change.partition("=")[0].strip() for change in changes.split(",")}
+        kept = [f"{key}={value}" for key, value in proved.items() if key not in typed]
+        changes = ",".join(filter(None, [changes, *kept]))
     path = _platform_file(native, name)
-    return Path(f"{path}:{changes}") if colon else path
+    return Path(f"{path}:{changes}") if changes or colon else path
+
+
+class _Emulator(msgspec.Struct):
+    like: str
+    keys: dict[str, str]
+
+
+class _Proved(msgspec.Struct):
+    emulator: _Emulator
+
+
+def _proved(path: Path) -> tuple[str, dict[str, str]]:
+    """The built-in platform that a file of `powerccl prove` names, and the keys that it replaces.
+
+    Raises:
+        PowercclError: it is no such file, or names a path.
+    """
+    try:
+        found = read_json(path, _Proved).emulator
+    except OSError as error:
+        raise PowercclError(f"no platform file {path}: {error.strerror}", "make one with `powerccl prove`") from error
+    except msgspec.MsgspecError as error:
+        hint = "--emulate takes files of `powerccl prove`; profiles are for --platform"
+        raise PowercclError(f"{path} is not an emulated platform: {error}", hint) from error
+    if "/" in found.like or any("," in word for item in found.keys.items() for word in item):
+        raise PowercclError(f"{path} is not an emulated platform: it names files", "make it again: `powerccl prove`")
+    return found.like, found.keys
 
 
 def platform_name(text: str) -> str:

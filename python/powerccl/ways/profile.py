@@ -3,8 +3,6 @@
 
 from __future__ import annotations
 
-import importlib.util
-import os
 import shutil
 import subprocess
 import time
@@ -12,14 +10,13 @@ from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 
-from powerccl.bench.process import environment_of, gpus_to_profile, make_work_folder
+from powerccl.bench.process import environment_of, gpus_to_profile, make_work_folder, with_libraries
 from powerccl.errors import PowercclError
 from powerccl.files import write_whole
 from powerccl.launch.emulation import platform_name
 from powerccl.launch.gpus import Gpus
 from powerccl.launch.native import BENCH, find_native
 from powerccl.launch.services import last_line
-from powerccl.launch.tuned import nccl_library
 from powerccl.platforms.measurements import BenchHeader, read_bench_lines
 from powerccl.platforms.schema import encode
 from powerccl.platforms.ways import TABLES, WayPoint, WaysTable, medians
@@ -136,23 +133,6 @@ def measure(
     write_whole(out, encode(table))
     shutil.rmtree(work, ignore_errors=True)
     return table, out
-
-
-def with_libraries(environment: Mapping[str, str]) -> dict[str, str]:
-    """The environment in which powerccl-bench finds NCCL and cuBLAS where PyTorch's wheels have put them.
-
-    What the user names in NCCL_LIBRARY, CUBLAS_LIBRARY or LD_LIBRARY_PATH comes first.
-    """
-    made = dict(environment)
-    if library := nccl_library(environment):
-        made["NCCL_LIBRARY"] = library
-    found = importlib.util.find_spec("nvidia")
-    places = found.submodule_search_locations if found else None
-    # Of CUDA 13, and of those before, which had a wheel for each library.
-    folders = [Path(place, folder) for place in places or () for folder in ("cu13/lib", "cublas/lib")]
-    with_cublas = [str(folder) for folder in folders if any(folder.glob("libcublas.so.*"))]
-    made["LD_LIBRARY_PATH"] = os.pathsep.join(filter(None, [environment.get("LD_LIBRARY_PATH", ""), *with_cublas]))
-    return made
 
 
 def _run(command: list[str], environment: Mapping[str, str], log: Path) -> None:

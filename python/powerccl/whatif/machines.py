@@ -16,11 +16,13 @@ from statistics import median
 
 from powerccl.analysis.programs.program import Recorded
 from powerccl.patterns import bus_factor
+from powerccl.platforms.conf import MODELS as MODELS
+from powerccl.platforms.conf import model_of as model_of
+from powerccl.platforms.conf import points_of as points_of
+from powerccl.platforms.conf import value_of as value_of
 from powerccl.platforms.policy_table import minimum_clocks
 from powerccl.platforms.schema import PlatformProfile
 
-# Platforms that model a GPU, by a word of the names that NVML gives it. Others are taken for the first one.
-MODELS = {"H100": "h100x8", "H200": "h200x4", "A100": "a100x4", "A800": "a100x4", "T4": "t4x8"}
 # Keys in watts: all are stretched alike, until the model draws what the run drew.
 WATTS = ("static_w", "tree_w", "compute_w", "memory_static_w", "memory_w", "comm_clock_w", "leakage_w_per_kv")
 
@@ -51,33 +53,6 @@ OTHERS = (
     Unknown(level=0.65),
     Unknown(knee=0.8),
 )
-
-
-def model_of(gpu: str) -> str:
-    """The emulated platform that models a GPU; the first one where none does."""
-    return next((model for word, model in MODELS.items() if word in gpu), next(iter(MODELS.values())))
-
-
-def value_of(conf: str, key: str) -> str:
-    """What a platform file says of a key.
-
-    Raises:
-        KeyError: nothing.
-    """
-    found = re.search(rf"^{re.escape(key)}\s*=\s*([^#\n]*)", conf, re.MULTILINE)
-    if not found:
-        raise KeyError(key)
-    return found[1].strip()
-
-
-def points_of(conf: str, key: str) -> list[tuple[str, float]]:
-    """A curve of a platform file: where, such as `64K`, and what.
-
-    Raises:
-        KeyError: there is none.
-    """
-    pairs = (point.split(":") for point in value_of(conf, key).split())
-    return [(at, float(value)) for at, value in pairs]
 
 
 def changed(conf: str, values: Mapping[str, str]) -> str:

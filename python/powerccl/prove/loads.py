@@ -1,0 +1,96 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The loads of `powerccl prove`, as scenarios of powerccl-bench, and how long each is measured."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+ALL_REDUCE_BYTES = 64 << 20
+# Of a load's iteration. Its host enqueues each anew: half of it would double what that adds to every time, and twice
+# would leave few whole iterations in a stretch.
+ITERATION_MS = 50.0
+# Shares of the highest clock. Close together where the voltage changes most. The two lowest lie below the voltage's
+# knee of every board in docs/concepts/emulator-calibration.md (0.51 to 0.88 of the highest clock), as the fit needs.
+CLOCK_SHARES = (1.0, 0.93, 0.86, 0.79, 0.71, 0.62, 0.46, 0.34)
+TARGET_SHARES = (1.0, 0.85, 0.7, 0.55, 0.4)
+
+
+@dataclass(frozen=True)
+class Load:
+    """A scenario and the options of powerccl-bench that say what its computation is."""
+
+    name: str
+    scenario: str
+    options: tuple[str, ...] = ()
+
+
+# `memory`: what emulated GPUs take the kind of computation for. Decoding multiplies few tokens with weights that no
+# cache holds; the share is modelled.
+PRODUCT = Load("product", f"compute {ITERATION_MS:g} memory 0%\n", ("--compute", "matmul"))
+COPY = Load("copy", f"compute {ITERATION_MS:g} memory 100%\n", ("--compute", "memory"))
+DECODE = Load("decode", f"compute {ITERATION_MS:g} memory 85%\n", ("--compute", "matmul", "--products", "16x8192x8192"))
+# Short kernels that follow the clock and that no power limit slows: they tell when a clock has changed.
+SHORT = Load("short", "compute 1 memory 0%\n", ("--compute", "fma"))
+# As PyTorch's DistributedDataParallel: gradients go in buckets of 25 MB beside the backward pass.
+STEP = Load(
+    "step",
+    "streams comm\ncompute 25\nrepeat 4\n  compute 14\n  wait compute on comm\n  all_reduce 25M on comm\nend\n"
+    "wait comm on compute\ncompute 3\n",
+    ("--compute", "both"),
+)
+
+
+def all_reduce(microseconds: float) -> Load:
+    """An all-reduce, back to back, for an iteration; one of them takes so long."""
+    count = max(1, round(ITERATION_MS * 1e3 / microseconds))
+    return Load("all-reduce", f"repeat {count}\n  all_reduce {ALL_REDUCE_BYTES}\nend\n")
+
+
+def operations(load: Load) -> int:
+    """How many collectives an iteration has."""
+    return int(load.scenario.split()[1])
+
+
+@dataclass(frozen=True)
+class Pace:
+    """Seconds of each part."""
+
+    settle_s: float  # after a clock call, before a load is measured
+    window_s: float  # of a load at a clock
+    dwell_s: float  # at a target clock, of transitions
+    visits: int  # of each target
+    turn_s: float  # of a stall's turn, with calls or without
+    turns: int  # of either kind, even
+    every_s: float  # between the calls of a turn
+    train_s: float  # of a training run
+    pairs: int  # of training runs
+
+
+# A published worst transition is 48 ms and Hopper's are said to take 100, so a dwell of 0.3 s sees their end. Power
+# counters change every 100 ms at most seldom: 1.5 s know a power to 1 %.
+FULL = Pace(0.3, 1.5, 0.3, 6, 2.0, 8, 0.2, 25.0, 3)
+QUICK = Pace(0.15, 0.6, 0.15, 2, 1.0, 2, 0.2, 4.0, 1)
+START_S = 8.0  # powerccl-bench on eight GPUs, with libraries and communicators; two take half of it
+
+
+def parts(pace: Pace, gpus: int, dry: bool) -> list[tuple[str, float]]:
+    """What is measured, in order, with the seconds that it takes on real GPUs at most."""
+    loads = 4 if gpus > 1 else 3
+    clocks = 1 if dry else len(CLOCK_SHARES)
+    each = pace.settle_s + pace.window_s
+    stalls = START_S + (2 * pace.turns + 1) * pace.turn_s
+    training = (START_S + pace.train_s) * pace.pairs
+    plan = [
+        ("idle GPUs with a context", START_S + clocks * each),
+        *[(f"power and time of load {n + 1} of {loads}", START_S + clocks * each) for n in range(loads)],
+    ]
+    if dry:
+        return [*plan, ("the training step", training)]
+    return [
+        *plan,
+        ("transitions to five clocks", START_S + len(TARGET_SHARES) * pace.visits * pace.dwell_s),
+        *([("stall of an all-reduce", stalls)] if gpus > 1 else []),
+        ("stall of a matrix product", stalls),
+        ("the training step without a policy and under auto, in turns", 2 * training),
+        ("clocks restored and read back", START_S + pace.window_s),
+    ]

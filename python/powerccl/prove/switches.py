@@ -1,0 +1,66 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What iterations say of clock calls beside them: the call's own time, when a clock has changed, and what stalled."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from statistics import fmean, median, stdev
+
+from powerccl.estimate import Estimate
+from powerccl.prove.file import Calls, Stall
+from powerccl.prove.loop import Iteration
+
+LEAST_CHANGE = 0.03  # of an iteration's time: a smaller one is not told from noise
+WITHIN = 0.25  # of the change: an iteration so near to its new time has it
+# Of iterations that come after a clock has settled: so many are near the new time. Others are a real GPU's outliers.
+MOSTLY = 0.9
+
+
+def calls_of(times_us: Sequence[float]) -> Calls | None:
+    """Median and 99th percentile; None without calls."""
+    if not times_us:
+        return None
+    ordered = sorted(times_us)
+    at_99 = ordered[min(len(ordered) - 1, math.ceil(0.99 * len(ordered)) - 1)]
+    return Calls(round(median(ordered), 1), round(at_99, 1), len(ordered))
+
+
+def transition_ms(old: Sequence[Iteration], new: Sequence[Iteration], returned_ns: int) -> float | None:
+    """From a call's return until iterations take their new time; None: they do not tell.
+
+    `old` came before the call, `new` from then on. The last iteration at the old time is cut where the clock changed:
+    what it took says how much of it ran at either clock.
+    """
+    if len(old) < 4 or len(new) < 8:
+        return None
+    before, after = (median(each.step_ms for each in part[len(part) // 2 :]) for part in (old, new))
+    change = abs(after - before)
+    if change < LEAST_CHANGE * min(before, after):
+        return None
+    near = [abs(each.step_ms - after) < WITHIN * change for each in new]
+    first = next((i for i in range(len(near)) if near[i] and sum(near[i:]) >= MOSTLY * (len(near) - i)), None)
+    if first is None:
+        return None
+    if first == 0:
+        return max(0.0, (new[0].start_ns - returned_ns) / 1e6)
+    cut = new[first - 1]
+    at_old_ms = (cut.step_ms - after) / (1 - after / before)
+    at_old_ms = min(max(at_old_ms, 0.0), cut.step_ms)
+    return max(0.0, (cut.start_ns - returned_ns) / 1e6 + at_old_ms)
+
+
+def stall_of(load: str, quiet: Sequence[Sequence[float]], called: Sequence[tuple[Sequence[float], int]]) -> Stall:
+    """The time that iterations took beyond that of the quiet turns around them, by calls.
+
+    `quiet`: iterations of turns without calls, one more than `called`, which has iterations and their calls. Quiet
+    turns are in turn at either of the clocks between which the calls go.
+    """
+    each_call = []
+    for turn, (steps, calls) in enumerate(called):
+        usual = (fmean(quiet[turn]) + fmean(quiet[turn + 1])) / 2
+        each_call.append((sum(steps) - len(steps) * usual) / calls)
+    value = fmean(each_call)
+    error = 1.96 * stdev(each_call) / math.sqrt(len(each_call)) if len(each_call) > 1 else 0.0
+    estimate = Estimate(round(value, 3), round(value - error, 3), round(value + error, 3), len(each_call), "ms")
+    return Stall(load, estimate, sum(calls for _, calls in called), round(fmean(map(fmean, quiet)), 3))
