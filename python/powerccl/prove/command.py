@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import contextlib
+import shutil
 import signal
 import sys
 import tempfile
@@ -74,8 +75,9 @@ def command(emulate: str, set_clocks: bool, dry: bool, only_plan: bool, quick: b
         from powerccl.prove.measure import Proving
         from powerccl.prove.page import page_of
 
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="powerccl-prove-")))
+        folder = Path(tempfile.mkdtemp(prefix="powerccl-prove-"))  # it stays where an error names a log in it
         proof = Proving(native, environment, gpus, pace, dry, folder, say, stack).run()
+    shutil.rmtree(folder, ignore_errors=True)
     proof.quick = quick
     like = model_of(proof.gpu)
     proof.emulator = emulated(proof, like, native.emulated_platforms()[like].read_text("utf-8"))

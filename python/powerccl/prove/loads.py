@@ -8,7 +8,7 @@ from dataclasses import dataclass
 ALL_REDUCE_BYTES = 64 << 20
 # Of a load's iteration. Its host enqueues each anew: half of it would double what that adds to every time, and twice
 # would leave few whole iterations in a stretch.
-ITERATION_MS = 50.0
+ITERATION_MS = 100.0
 # Shares of the highest clock. Close together where the voltage changes most. The two lowest lie below the voltage's
 # knee of every board in docs/concepts/emulator-calibration.md (0.51 to 0.88 of the highest clock), as the fit needs.
 CLOCK_SHARES = (1.0, 0.93, 0.86, 0.79, 0.71, 0.62, 0.46, 0.34)
@@ -69,7 +69,7 @@ class Pace:
 # A published worst transition is 48 ms and Hopper's are said to take 100, so a dwell of 0.3 s sees their end. Power
 # counters change every 100 ms at most seldom: 1.5 s know a power to 1 %.
 FULL = Pace(0.3, 1.5, 0.3, 6, 2.0, 8, 0.2, 25.0, 3)
-QUICK = Pace(0.15, 0.6, 0.15, 2, 1.0, 2, 0.2, 4.0, 1)
+QUICK = Pace(0.15, 0.8, 0.15, 2, 1.0, 2, 0.2, 4.0, 1)
 START_S = 8.0  # powerccl-bench on eight GPUs, with libraries and communicators; two take half of it
 
 

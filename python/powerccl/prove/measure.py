@@ -37,11 +37,14 @@ from powerccl.prove.file import LoadPoint, Proof, Restored, Stall, Training, Tra
 from powerccl.prove.loads import Load, Pace
 from powerccl.prove.loop import Loop
 from powerccl.prove.reading import Reader, Reading
-from powerccl.prove.switches import calls_of, stall_of, transition_ms
+from powerccl.prove.switches import busy_share, calls_of, stall_of, transition_ms
 
 IDLE = "idle"
 TIMEOUT_S = 60.0  # of a collective
 MOST_S = 570.0  # no training run begins that would end behind it: an administrator was promised ten minutes
+# Of a window, at least so much in iterations: GPUs without work for a fiftieth of it would draw up to 2 % less.
+BUSY = 0.98
+TRIES = 3
 LATE_S = 0.3  # iterations are told of when the next one has begun
 
 
@@ -159,11 +162,23 @@ class Proving:
                 for clock in self.clocks:
                     self._set(clock)
                     self._wait(self.pace.settle_s)
-                    reading = self._window(self.pace.window_s)
-                    self._wait(LATE_S)
-                    steps = [each.step_ms for each in loop.between(reading.start_ns, reading.end_ns)]
-                    self._keep(load.name, clock, reading, steps)
+                    self._at(clock, loop)
                 self._set(0)
+
+    def _at(self, clock: int, loop: Loop) -> None:
+        """The load as it is now. A host that was late left GPUs without work: it gets another try."""
+        best, busiest = None, -1.0
+        for _ in range(TRIES):
+            reading = self._window(self.pace.window_s)
+            self._wait(LATE_S)
+            iterations = loop.between(reading.start_ns, reading.end_ns)
+            busy = busy_share(iterations)
+            if busy > busiest:
+                best, busiest = (reading, [each.step_ms for each in iterations]), busy
+            if busy >= BUSY:
+                break
+        if best:
+            self._keep(loop.load.name, clock, *best)
 
     def _idle(self) -> Load | None:
         """Power of GPUs with a context and without work, at each clock; and the all-reduce whose time it needs."""

@@ -13,8 +13,13 @@ from powerccl.prove.loop import Iteration
 
 LEAST_CHANGE = 0.03  # of an iteration's time: a smaller one is not told from noise
 WITHIN = 0.25  # of the change: an iteration so near to its new time has it
-# Of iterations that come after a clock has settled: so many are near the new time. Others are a real GPU's outliers.
-MOSTLY = 0.9
+
+
+def busy_share(iterations: Sequence[Iteration]) -> float:
+    """Of the time from the first one's start to the last one's end, what was in iterations; 0 without two."""
+    if len(iterations) < 2:
+        return 0.0
+    return sum(each.step_ms for each in iterations) * 1e6 / (iterations[-1].end_ns - iterations[0].start_ns)
 
 
 def calls_of(times_us: Sequence[float]) -> Calls | None:
@@ -38,10 +43,11 @@ def transition_ms(old: Sequence[Iteration], new: Sequence[Iteration], returned_n
     change = abs(after - before)
     if change < LEAST_CHANGE * min(before, after):
         return None
+    # The clock changed where fewest iterations before are at the new time and fewest behind are not. One by one, they
+    # would not do: some are late for reasons of their own.
     near = [abs(each.step_ms - after) < WITHIN * change for each in new]
-    first = next((i for i in range(len(near)) if near[i] and sum(near[i:]) >= MOSTLY * (len(near) - i)), None)
-    if first is None:
-        return None
+    misses = [sum(near[:i]) + near[i:].count(False) for i in range(len(near))]
+    first = misses.index(min(misses))
     if first == 0:
         return max(0.0, (new[0].start_ns - returned_ns) / 1e6)
     cut = new[first - 1]
