@@ -69,15 +69,15 @@ def _proved(path: Path) -> tuple[str, dict[str, str]]:
         PowercclError: it is no such file, or names a path.
     """
     try:
-        found = read_json(path, _Proved).emulator
+        emulator = read_json(path, _Proved).emulator
     except OSError as error:
         raise PowercclError(f"no platform file {path}: {error.strerror}", "make one with `powerccl prove`") from error
     except msgspec.MsgspecError as error:
         hint = "--emulate takes files of `powerccl prove`; profiles are for --platform"
         raise PowercclError(f"{path} is not an emulated platform: {error}", hint) from error
-    if "/" in found.like or any("," in word for item in found.keys.items() for word in item):
+    if "/" in emulator.like or any("," in word for item in emulator.keys.items() for word in item):
         raise PowercclError(f"{path} is not an emulated platform: it names files", "make it again: `powerccl prove`")
-    return found.like, found.keys
+    return emulator.like, emulator.keys
 
 
 def platform_name(text: str) -> str:

@@ -20,10 +20,10 @@ def value_of(conf: str, key: str) -> str:
     Raises:
         KeyError: nothing.
     """
-    found = re.search(rf"^{re.escape(key)}\s*=\s*([^#\n]*)", conf, re.MULTILINE)
-    if not found:
+    line = re.search(rf"^{re.escape(key)}\s*=\s*([^#\n]*)", conf, re.MULTILINE)
+    if not line:
         raise KeyError(key)
-    return found[1].strip()
+    return line[1].strip()
 
 
 def points_of(conf: str, key: str) -> list[tuple[str, float]]:

@@ -30,9 +30,9 @@ from powerccl.errors import PowercclError
 def command(emulate: str, set_clocks: bool, dry: bool, only_plan: bool, quick: bool, out: Path | None) -> int:
     """Prove in ten minutes what clock control is worth on this machine.
 
-    Prove measures what a clock call costs and stalls, how soon a clock changes, power and time of four loads by
-    clock, and what the policy auto saves of a training step. It writes one file without names of hosts or users, and
-    prints what it means. The file is a platform for --emulate and --platform of other commands.
+    Prove measures what a clock call costs and stalls, and how soon a clock changes. It measures power and time of four
+    loads by clock, and what the policy auto saves of a training step. It writes one file without names of hosts or
+    users, and prints what it means. The file is a platform for --emulate and --platform of other commands.
 
     Clocks are set through leases: powerccld restores them when prove ends, however it ends. The GPUs should be idle.
 

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """An emulated platform from the points of a proof.
 
-A load's power is a + b f v^2 (native/testbed/physics/platform.h): all loads share the voltage v at each clock f, and
-each has an a and a b of its own. Both are fitted by turns, each by least squares of relative errors, until neither
-moves. Only ratios of voltages can be seen in power, so the lowest voltage is given.
+A load's power is a + b f v^2 (native/testbed/physics/platform.h). All loads share the voltage v at each clock f, and
+each has an a and a b of its own. Both are fitted in turns, by least squares of relative errors. Only ratios of
+voltages can be seen in power, so the lowest voltage is given.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ TERMS: Mapping[str, tuple[str, ...]] = {
 }
 FOLLOWS = ("tree", "compute", "memory", "decode", "comm")  # these go with f v^2, the others do not
 ROUNDS = 400  # the voltage's last digits come slowly; 200 rounds differ from these by 0.1 % of a power
-# A load whose clock was read this far below the one that was set was at the power limit, or too hot: its power says
-# nothing about the clock that was set.
+# A load whose clock was read below this share of the clock that was set was at the power limit, or too hot. Its power
+# says nothing about the clock that was set.
 HELD = 0.985
 KEPT_GBS = 0.97  # of the bandwidth at the highest clock: above the knee
 
@@ -119,10 +119,10 @@ def least_squares(rows: Sequence[Sequence[float]], wanted: Sequence[float], rela
     """Coefficients of the columns, none below 0 where errors are relative: those that would be become 0."""
     columns = list(range(len(rows[0])))
     while True:
-        found = _solve(rows, wanted, columns, relative)
-        worst = min(columns, key=lambda column: found[column], default=None)
-        if not relative or worst is None or found[worst] >= 0:
-            return found
+        solution = _solve(rows, wanted, columns, relative)
+        worst = min(columns, key=lambda column: solution[column], default=None)
+        if not relative or worst is None or solution[worst] >= 0:
+            return solution
         columns.remove(worst)
 
 
@@ -144,11 +144,11 @@ def _solve(rows: Sequence[Sequence[float]], wanted: Sequence[float], columns: li
             if line != step:
                 factor = matrix[line][step] / matrix[step][step]
                 matrix[line] = [a - factor * b for a, b in zip(matrix[line], matrix[step], strict=True)]
-    found = [0.0] * len(rows[0])
+    solution = [0.0] * len(rows[0])
     for place, column in enumerate(columns):
         if abs(matrix[place][place]) >= 1e-15:
-            found[column] = matrix[place][size] / matrix[place][place] / scale[column]
-    return found
+            solution[column] = matrix[place][size] / matrix[place][place] / scale[column]
+    return solution
 
 
 def emulated(proof: Proof, like: str, conf: str) -> Emulated:

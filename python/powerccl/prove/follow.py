@@ -12,7 +12,7 @@ import os
 import signal
 import sys
 
-_PR_SET_PDEATHSIG = 1  # linux/prctl.h; it outlives exec
+_PR_SET_PDEATHSIG = 1  # of prctl(2); it outlives exec
 
 
 def main() -> None:

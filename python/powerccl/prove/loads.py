@@ -6,10 +6,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 ALL_REDUCE_BYTES = 64 << 20
-# Of a load's iteration. Its host enqueues each anew: half of it would double what that adds to every time, and twice
-# would leave few whole iterations in a stretch.
+# Of a load's iteration. The host enqueues each one, which adds to its time: half of it would double that share. Twice
+# would leave few whole iterations in a window.
 ITERATION_MS = 100.0
-# Shares of the highest clock. Close together where the voltage changes most. The two lowest lie below the voltage's
+# Shares of the highest clock. Close together where the voltage changes most. The two lowest are below the voltage's
 # knee of every board in docs/concepts/emulator-calibration.md (0.51 to 0.88 of the highest clock), as the fit needs.
 CLOCK_SHARES = (1.0, 0.93, 0.86, 0.79, 0.71, 0.62, 0.46, 0.34)
 TARGET_SHARES = (1.0, 0.85, 0.7, 0.55, 0.4)

@@ -50,7 +50,7 @@ class Loop:
         file.write_text(load.scenario)
         self.load, self._environment = load, dict(environment)
         self._command = [str(native.path(BENCH)), "scenario", str(file), "-g", str(gpus), *load.options]
-        # Its standard output is a pipe to this process: powerccl-bench ends when nobody reads it any more.
+        # Its standard output is a pipe to this process: powerccl-bench ends when that process has died.
         self._command += ["--iterations", ENDLESS, "--no-energy"]
         self.header: BenchHeader | None = None
         self._iterations: list[Iteration] = []

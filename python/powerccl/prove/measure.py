@@ -45,7 +45,7 @@ MOST_S = 570.0  # no training run begins that would end behind it: an administra
 # Of a window, at least so much in iterations: GPUs without work for a fiftieth of it would draw up to 2 % less.
 BUSY = 0.98
 TRIES = 3
-LATE_S = 0.3  # iterations are told of when the next one has begun
+LATE_S = 0.3  # powerccl-bench reports an iteration when the next one has begun
 
 
 class _Summary(msgspec.Struct):
@@ -236,7 +236,7 @@ class Proving:
     def _transitions(self) -> list[Transition]:
         assert self._leased is not None
         targets = self._leased.choose(self.machine.clocks_mhz, _nearest(self.machine.clocks_mhz, loads.TARGET_SHARES))
-        found: dict[int, list[float]] = {target: [] for target in targets}
+        taken_ms: dict[int, list[float]] = {target: [] for target in targets}
         with self._loop(loads.SHORT, 1) as loop:
             at_ns = self._set(targets[-1])
             self._wait(self.pace.dwell_s)
@@ -253,10 +253,10 @@ class Proving:
                 old, new = loop.between(before_ns, call_ns), loop.between(call_ns, end_ns)
                 taken = transition_ms(old, new, at_ns)
                 if taken is not None:
-                    found[target].append(taken)
+                    taken_ms[target].append(taken)
         return [
             Transition(target, round(median(each), 2), round(max(each), 2), len(each))
-            for target, each in found.items()
+            for target, each in taken_ms.items()
             if each
         ]
 
@@ -419,12 +419,12 @@ class Proving:
         load = self._all_reduce
         if load is None:
             return []
-        count, found = loads.operations(load), []
+        count, points = loads.operations(load), []
         for each in self._loads:
             if each.load == load.name and each.time_ms:
                 us = each.time_ms * 1e3 / count
                 gbs = bus_factor("all_reduce", self.gpus) * loads.ALL_REDUCE_BYTES / us / 1e3
-                found.append(
+                points.append(
                     Point(
                         pattern="all_reduce",
                         size_bytes=loads.ALL_REDUCE_BYTES,
@@ -438,7 +438,7 @@ class Proving:
                         iterations=each.iterations * count,
                     )
                 )
-        return found
+        return points
 
 
 def _name(gpu: str, gpus: int) -> str:

@@ -23,8 +23,8 @@ from powerccl.errors import PowercclError
 from powerccl.launch.gpus import NVML
 
 SM_CLOCK = 1  # NVML_CLOCK_SM
-# Between two readings of all GPUs. A read of an H100's counter takes 3 ms; twice the pause would know the moment of a
-# change to 5 ms instead of 4, and half of it would read no sooner.
+# Between two readings of all GPUs. A read of an H100's counter takes 3 ms. Twice the pause would know the moment of a
+# change less exactly, to 7 ms; half of it, to 4 ms instead of 5.
 PAUSE_S = 0.002
 PATIENCE_S = 30.0
 _T = TypeVar("_T")

@@ -11,7 +11,7 @@ from powerccl.estimate import Estimate
 from powerccl.prove.file import Calls, Stall
 from powerccl.prove.loop import Iteration
 
-LEAST_CHANGE = 0.03  # of an iteration's time: a smaller one is not told from noise
+LEAST_CHANGE = 0.03  # of an iteration's time: a smaller one could be noise
 WITHIN = 0.25  # of the change: an iteration so near to its new time has it
 
 

@@ -1,0 +1,226 @@
+#!/usr/bin/env python3
+"""Hold what `powerccl prove` finds on emulated servers against their platform files, and kill it at random moments.
+
+All figures are emulated. An error is relative to what the platform file says at the clock that was read; points at a
+power limit are left out, as the fit leaves them out. value is the median of a quantity, high its worst.
+Takes some 25 minutes for three servers, and 50 more for 100 kills.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from statistics import median
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path[:0] = [str(ROOT), str(ROOT / "tests/e2e"), str(ROOT / "tests")]
+
+from harness import IDLE_MHZ, EmulatedMachine
+from support.figures import Figure, Figures, one, show, write
+
+from powerccl.files import read_json
+from powerccl.launch.native import NativeFiles, find_native
+from powerccl.patterns import bus_factor
+from powerccl.platforms.conf import points_of, value_of
+from powerccl.prove.file import LoadPoint, Proof
+from powerccl.prove.fit import Power, fit_power, free
+from powerccl.prove.loads import ALL_REDUCE_BYTES, ITERATION_MS
+
+PLATFORMS = "h100x8,a100x4,h200x4"
+ACTIVITIES = {"idle": (0.0, 0.0), "product": (1.0, 0.0), "copy": (0.0, 1.0), "decode": (0.15, 0.85)}
+PATIENCE_S = 5.0  # after a kill, until all GPUs are idle at their idle clock: neither locked nor at work
+COMMAND = [sys.executable, "-m", "powerccl", "prove"]
+
+
+class Truth:
+    """A platform file's law, as native/testbed/physics has it."""
+
+    def __init__(self, conf: str) -> None:
+        """Read what the loads of `prove` depend on."""
+        self._conf = conf
+        self._volts = [(float(at), value) for at, value in points_of(conf, "voltage_v")]
+
+    def number(self, key: str, otherwise: float | None = None) -> float:
+        """A key's value."""
+        try:
+            return float(value_of(self._conf, key))
+        except KeyError:
+            if otherwise is None:
+                raise
+            return otherwise
+
+    def at_size(self, key: str) -> float:
+        """A curve's value at the size that is reduced, which each of the files has as a point or between two."""
+        points = dict(points_of(self._conf, key))
+        if "64M" in points:
+            return points["64M"]
+        return (points["16M"] + points["256M"]) / 2  # half way on a logarithm's scale
+
+    def watts(self, load: str, clock_mhz: float) -> float:
+        """What a GPU draws."""
+        square = clock_mhz * self._volts_at(clock_mhz) ** 2
+        idle = self.number("static_w") + self.number("tree_w") * square
+        if load == "all-reduce":
+            return idle + self.at_size("comm_w") + self.number("comm_clock_w") * square
+        compute, memory = ACTIVITIES[load]
+        copy = self.number("memory_static_w") + self.number("memory_w") * square
+        return max(idle + compute * self.number("compute_w") * square + memory * copy, self.number("idle_p8_w"))
+
+    def time_ms(self, load: str, clock_mhz: float, all_reduces: int) -> float:
+        """What an iteration takes."""
+        if load != "all-reduce":
+            share = ACTIVITIES[load][1]
+            return ITERATION_MS * (share + (1 - share) * self.number("reference_clock_mhz") / clock_mhz)
+        knee, fall = self.at_size("all_reduce.knee_mhz"), self.at_size("all_reduce.fall")
+        gbs = self.at_size("all_reduce.bandwidth_gbs") * min(1.0, (clock_mhz / knee) ** fall)
+        us = bus_factor("all_reduce", round(self.number("gpus"))) * ALL_REDUCE_BYTES / gbs / 1e3
+        return us * all_reduces / 1e3
+
+    def _volts_at(self, clock_mhz: float) -> float:
+        before = self._volts[0]
+        for point in self._volts:
+            if clock_mhz <= point[0]:
+                share = (clock_mhz - before[0]) / (point[0] - before[0]) if point != before else 0.0
+                return before[1] + share * (point[1] - before[1])
+            before = point
+        return before[1]
+
+
+def off_pct(found: float, truth: float) -> float:
+    """Percent by which a finding is off."""
+    return abs(found / truth - 1) * 100
+
+
+def errors_of(proof: Proof, truth: Truth) -> dict[str, list[float]]:
+    """Percent by quantity."""
+    found: dict[str, list[float]] = {"power": [], "time": [], "fit": [], "call": [], "transition": []}
+    law = fit_power(proof.loads, points_of(truth._conf, "voltage_v")[0][1])
+    for each in free(proof.loads):
+        assert each.watts and each.sm_clock_mhz
+        found["power"].append(off_pct(each.watts, truth.watts(each.load, each.sm_clock_mhz)))
+        if each.time_ms:
+            found["time"].append(off_pct(each.time_ms, time_of(proof, truth, each)))
+        if isinstance(law, Power):
+            found["fit"].append(off_pct(law.of(each.load, each.clock_mhz), truth.watts(each.load, each.clock_mhz)))
+    if proof.calls:
+        found["call"].append(off_pct(proof.calls.median_us, truth.number("set_clock_call_us")))
+    for transition in proof.transitions:
+        found["transition"].append(off_pct(transition.median_ms * 1e3, truth.number("clock_transition_us")))
+    return found
+
+
+def time_of(proof: Proof, truth: Truth, point: LoadPoint) -> float:
+    """The truth of a point's time."""
+    assert point.sm_clock_mhz
+    single_us = next((each.time_us for each in proof.points if each.clock_mhz == point.clock_mhz), 0.0)
+    count = round((point.time_ms or 0) * 1e3 / single_us) if single_us else 0
+    return truth.time_ms(point.load, point.sm_clock_mhz, count)
+
+
+def prove(native: NativeFiles, platform: str, folder: Path) -> tuple[Proof, float]:
+    """Run it at its full length; what it found, and seconds."""
+    out = folder / f"{platform}.json"
+    started = time.monotonic()
+    subprocess.run([*COMMAND, "--emulate", platform, "--out", str(out)], check=True, cwd=folder)
+    print((folder / out.name).name, f"{time.monotonic() - started:.0f} s", flush=True)
+    return read_json(out, Proof), time.monotonic() - started
+
+
+def kill_once(native: NativeFiles, after_s: float, whole_group: bool) -> tuple[bool, str]:
+    """Whether a killed run left a GPU that is not at rest at its idle clock, and its last words."""
+    with tempfile.TemporaryDirectory(prefix="powerccl-killed-") as place:
+        folder = Path(place)
+        machine = EmulatedMachine(native, folder)
+        environment = {**os.environ, **machine.environment, "CUDA_VISIBLE_DEVICES": "0,1"}
+        with (folder / "words").open("wb") as words:
+            process = subprocess.Popen(
+                [*COMMAND, "--quick", "--out", "proof.json"],
+                cwd=folder,
+                env=environment,
+                stdout=words,
+                stderr=words,
+                start_new_session=True,
+            )
+        time.sleep(after_s)
+        if whole_group:
+            os.killpg(process.pid, signal.SIGKILL)
+        else:
+            process.kill()
+        process.wait()
+        time.sleep(PATIENCE_S)
+        clocks = machine.clocks_mhz()
+        machine.stop()
+        last = (folder / "words").read_text().strip().rpartition("\n")[2]
+        return clocks != [IDLE_MHZ] * len(clocks), f"{last}, {after_s:.1f} s: {clocks}"
+
+
+def kills(native: NativeFiles, count: int, most_s: float, together: int) -> int:
+    """How many of so many kills left a clock. Every other kills the whole process group."""
+    draws = random.Random(63)
+    moments = [(draws.uniform(0.5, most_s), index % 2 == 1) for index in range(count)]
+    with ThreadPoolExecutor(together) as pool:
+        results = list(pool.map(lambda each: kill_once(native, *each), moments))
+    for left, words in results:
+        print("LEFT" if left else "back", words, flush=True)
+    return sum(left for left, _ in results)
+
+
+def figure(values: list[float], unit: str) -> Figure:
+    """The median, the least and the worst."""
+    rounded = [round(value, 2) for value in (median(values), min(values), max(values))]
+    return {"value": rounded[0], "unit": unit, "low": rounded[1], "high": rounded[2], "n": len(values)}
+
+
+def main() -> None:
+    """Print and write the figures."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--platforms", default=PLATFORMS, help="emulated servers, separated by commas")
+    parser.add_argument("--proofs", type=Path, help="folder to keep the proofs in, and to take those there from")
+    parser.add_argument("--kills", type=int, default=100, help="0: none")
+    parser.add_argument("--kill-within-s", type=float, default=75.0, help="a quick run's length")
+    parser.add_argument("--together", type=int, default=2, help="kills at a time")
+    parser.add_argument("--out", type=Path, required=True)
+    asked = parser.parse_args()
+    native = find_native()
+    figures: Figures = {}
+    errors: dict[str, list[float]] = {}
+    seconds: list[float] = []
+    stalls: list[float] = []
+    with tempfile.TemporaryDirectory(prefix="powerccl-figures-prove-") as temporary:
+        folder = asked.proofs or Path(temporary)
+        folder.mkdir(parents=True, exist_ok=True)
+        for platform in filter(None, asked.platforms.split(",")):
+            kept = folder / f"{platform}.json"
+            proof = read_json(kept, Proof) if kept.exists() else prove(native, platform, folder)[0]
+            truth = Truth(native.emulated_platforms()[platform].read_text())
+            seconds.append(proof.seconds)
+            assert proof.restored and proof.restored.all_back
+            for quantity, values in errors_of(proof, truth).items():
+                errors.setdefault(quantity, []).extend(values)
+            stalls += [
+                abs(each.ms_per_call.value - truth.number("set_clock_stall_us", 0) / 1e3) for each in proof.stalls
+            ]
+        for quantity, values in errors.items():
+            figures[f"prove.{quantity}.error_pct"] = figure(values, "%")
+        figures["prove.stall.error_ms"] = figure(stalls, "ms")
+        figures["prove.error_pct"] = one(round(max(max(each) for each in errors.values()), 2), "%", len(seconds))
+        figures["prove.seconds"] = figure(seconds, "s")
+    if asked.kills:
+        left = kills(native, asked.kills, asked.kill_within_s, asked.together)
+        figures["prove.left_low"] = one(left, "1", asked.kills)
+    show(figures)
+    write(asked.out, figures)
+    print(json.dumps({"worst": {name: max(each) for name, each in errors.items()}}))
+
+
+if __name__ == "__main__":
+    main()
