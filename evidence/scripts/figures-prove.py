@@ -81,7 +81,7 @@ class Truth:
             share = ACTIVITIES[load][1]
             return ITERATION_MS * (share + (1 - share) * self.number("reference_clock_mhz") / clock_mhz)
         knee, fall = self.at_size("all_reduce.knee_mhz"), self.at_size("all_reduce.fall")
-        gbs = self.at_size("all_reduce.bandwidth_gbs") * min(1.0, (clock_mhz / knee) ** fall)
+        gbs = self.at_size("all_reduce.bandwidth_gbs") * min(1.0, float((clock_mhz / knee) ** fall))
         us = bus_factor("all_reduce", round(self.number("gpus"))) * ALL_REDUCE_BYTES / gbs / 1e3
         return us * all_reduces / 1e3
 

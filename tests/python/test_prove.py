@@ -22,7 +22,7 @@ from powerccl.prove.fit import emulated, fit_power, knee_and_fall, least_squares
 from powerccl.prove.loads import CLOCK_SHARES, FULL, QUICK, all_reduce, operations, parts
 from powerccl.prove.loop import Iteration
 from powerccl.prove.page import page_of
-from powerccl.prove.switches import calls_of, stall_of, transition_ms
+from powerccl.prove.switches import calls_of, stall_of, transition_ms, transition_of
 
 CONFS = Path(__file__).resolve().parents[2] / "native/testbed/emulator/platforms"
 CONF = (CONFS / "h100x8.conf").read_text()
@@ -53,7 +53,7 @@ def times(load: str, clock: int) -> float | None:
     if load == "idle":
         return None
     if load == "all-reduce":
-        return 50 * max(1.0, (1200 / clock) ** 0.7)
+        return 50 * max(1.0, float((1200 / clock) ** 0.7))
     share = {"product": 0.0, "copy": 1.0, "decode": 0.85}[load]
     return 50 * (share + (1 - share) * TOP / clock)
 
@@ -159,6 +159,13 @@ def test_a_transition_is_cut_inside_of_an_iteration() -> None:
     assert transition_ms(old, iterations(10, *[2.0] * 20), 10 * MS) == 0.0
 
 
+def test_transitions_count_where_the_calls_moment_is_known() -> None:
+    assert transition_of(900, [(0.2, 20.0), (0.1, 22.0), (7.0, 13.0)]) == Transition(900, 21.0, 22.0, 2)
+    assert transition_of(900, [(7.0, 13.0), (5.0, 15.0)]) == Transition(900, 15.0, 15.0, 1), (
+        "the surest is all there is"
+    )
+
+
 def test_a_stall_is_what_iterations_take_longer() -> None:
     top, below = [10.0] * 20, [10.2] * 20
     called = [10.1] * 16 + [15.1] * 4
@@ -181,7 +188,7 @@ def test_the_plan_keeps_its_promise() -> None:
         assert sum(seconds for _, seconds in parts(FULL, gpus, dry=False)) <= 600
     assert sum(seconds for _, seconds in parts(FULL, 2, dry=True)) <= 180
     assert len(parts(QUICK, 1, dry=False)) < len(parts(QUICK, 2, dry=False)), "one GPU has nothing to reduce"
-    assert operations(all_reduce(500.0)) == 200
+    assert operations(all_reduce(500.0)) == 400
     assert operations(all_reduce(1e6)) == 1
 
 

@@ -9,6 +9,7 @@ ALL_REDUCE_BYTES = 64 << 20
 # Of a load's iteration. The host enqueues each one, which adds to its time: half of it would double that share. Twice
 # would leave few whole iterations in a window.
 ITERATION_MS = 100.0
+ALL_REDUCE_MS = 200.0  # the same of the all-reduce, where each rank's host may be late
 # Shares of the highest clock. Close together where the voltage changes most. The two lowest are below the voltage's
 # knee of every board in docs/concepts/emulator-calibration.md (0.51 to 0.88 of the highest clock), as the fit needs.
 CLOCK_SHARES = (1.0, 0.93, 0.86, 0.79, 0.71, 0.62, 0.46, 0.34)
@@ -22,6 +23,7 @@ class Load:
     name: str
     scenario: str
     options: tuple[str, ...] = ()
+    collective: bool = False  # it has nothing but collectives
 
 
 # `memory`: what emulated GPUs take the kind of computation for. Decoding multiplies few tokens with weights that no
@@ -42,8 +44,8 @@ STEP = Load(
 
 def all_reduce(microseconds: float) -> Load:
     """An all-reduce, back to back, for an iteration; one of them takes so long."""
-    count = max(1, round(ITERATION_MS * 1e3 / microseconds))
-    return Load("all-reduce", f"repeat {count}\n  all_reduce {ALL_REDUCE_BYTES}\nend\n")
+    count = max(1, round(ALL_REDUCE_MS * 1e3 / microseconds))
+    return Load("all-reduce", f"repeat {count}\n  all_reduce {ALL_REDUCE_BYTES}\nend\n", collective=True)
 
 
 def operations(load: Load) -> int:
@@ -70,6 +72,7 @@ class Pace:
 # counters change every 100 ms at most seldom: 1.5 s know a power to 1 %.
 FULL = Pace(0.3, 1.5, 0.3, 6, 2.0, 8, 0.2, 25.0, 3)
 QUICK = Pace(0.15, 0.8, 0.15, 2, 1.0, 2, 0.2, 4.0, 1)
+LATE_S = 0.3  # powerccl-bench reports an iteration when the next one has begun
 START_S = 8.0  # powerccl-bench on eight GPUs, with libraries and communicators; two take half of it
 
 
@@ -88,7 +91,7 @@ def parts(pace: Pace, gpus: int, dry: bool) -> list[tuple[str, float]]:
         return [*plan, ("the training step", training)]
     return [
         *plan,
-        ("transitions to five clocks", START_S + len(TARGET_SHARES) * pace.visits * pace.dwell_s),
+        ("transitions to five clocks", START_S + len(TARGET_SHARES) * pace.visits * (pace.dwell_s + LATE_S)),
         *([("stall of an all-reduce", stalls)] if gpus > 1 else []),
         ("stall of a matrix product", stalls),
         ("the training step without a policy and under auto, in turns", 2 * training),

@@ -33,7 +33,13 @@ class Iteration(msgspec.Struct, frozen=True):
     start_ns: int
     end_ns: int
     step_ms: float
-    warmup: bool = False
+    exposed_ms_of_ranks: list[float | None] = []
+
+    @property
+    def collective_ms(self) -> float:
+        """Of an iteration of collectives alone: their time from the last rank's arrival, which waited for no other."""
+        known = [each for each in self.exposed_ms_of_ranks if each]
+        return min(known, default=self.step_ms)
 
 
 class _Line(msgspec.Struct):
@@ -113,7 +119,10 @@ class Loop:
             with contextlib.suppress(msgspec.MsgspecError):
                 kind = msgspec.json.decode(line, type=_Line).type
                 if kind == "iteration":
-                    self._iterations.append(msgspec.json.decode(line, type=Iteration))
+                    iteration = msgspec.json.decode(line, type=Iteration)
+                    if self.load.collective:
+                        iteration = msgspec.structs.replace(iteration, step_ms=iteration.collective_ms)
+                    self._iterations.append(iteration)
                 elif kind == "header":
                     self.header = msgspec.json.decode(line, type=BenchHeader)
         self._ended = True

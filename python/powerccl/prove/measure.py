@@ -21,7 +21,7 @@ from powerccl import __version__
 from powerccl.bench.clocks import SweptClocks
 from powerccl.bench.process import kill_group
 from powerccl.bench.server import BenchServer
-from powerccl.bench.trials import TrialFailedError
+from powerccl.bench.trials import Sample, TrialFailedError
 from powerccl.bench.workload import Case
 from powerccl.errors import PowercclError
 from powerccl.estimate import Estimate
@@ -37,7 +37,7 @@ from powerccl.prove.file import LoadPoint, Proof, Restored, Stall, Training, Tra
 from powerccl.prove.loads import Load, Pace
 from powerccl.prove.loop import Loop
 from powerccl.prove.reading import Reader, Reading
-from powerccl.prove.switches import busy_share, calls_of, stall_of, transition_ms
+from powerccl.prove.switches import busy_share, calls_of, stall_of, transition_ms, transition_of
 
 IDLE = "idle"
 TIMEOUT_S = 60.0  # of a collective
@@ -45,7 +45,6 @@ MOST_S = 570.0  # no training run begins that would end behind it: an administra
 # Of a window, at least so much in iterations: GPUs without work for a fiftieth of it would draw up to 2 % less.
 BUSY = 0.98
 TRIES = 3
-LATE_S = 0.3  # powerccl-bench reports an iteration when the next one has begun
 
 
 class _Summary(msgspec.Struct):
@@ -131,11 +130,11 @@ class Proving:
             raise PowercclError("NVML lists no clocks for this GPU", "add --dry, which measures at the present clock")
         return self._leased.choose(supported, _nearest(supported, loads.CLOCK_SHARES))
 
-    def _set(self, mhz: int) -> int:
-        """Set it, and return the moment after. 0: nothing is set in a dry run."""
-        if self._leased is not None:
-            self._calls_us += self._leased.set(mhz)
-        return time.monotonic_ns()
+    def _set(self, mhz: int) -> list[float]:
+        """Set it; what the driver took for each GPU, in microseconds. Nothing is set in a dry run."""
+        calls_us = [] if self._leased is None else self._leased.set(mhz)
+        self._calls_us += calls_us
+        return calls_us
 
     def _wait(self, seconds: float) -> None:
         if self._leased is not None:
@@ -170,7 +169,7 @@ class Proving:
         best, busiest = None, -1.0
         for _ in range(TRIES):
             reading = self._window(self.pace.window_s)
-            self._wait(LATE_S)
+            self._wait(loads.LATE_S)
             iterations = loop.between(reading.start_ns, reading.end_ns)
             busy = busy_share(iterations)
             if busy > busiest:
@@ -185,18 +184,19 @@ class Proving:
         self.say("power of idle GPUs")
         log = self.folder / "idle.log"
         case = Case("all_reduce", loads.ALL_REDUCE_BYTES)
+        samples: list[Sample] = []
         with BenchServer(self.native, self.environment, self.gpus, TIMEOUT_S, log) as server:
             try:
                 server.open({})
                 for clock in self.clocks:
                     self._set(clock)
-                    sample = server.measure(case, energy=False)  # a GPU that is idle for long falls asleep
+                    samples.append(server.measure(case, energy=False))  # a GPU that is idle for long falls asleep
                     self._wait(self.pace.settle_s)
                     self._keep(IDLE, clock, self._window(self.pace.window_s), [])
                 self._set(0)
             except TrialFailedError as error:
                 raise PowercclError(f"NCCL's all-reduce failed: {error.reason}", f"read {log}") from error
-        return loads.all_reduce(sample.time_us) if self.gpus > 1 else None
+        return loads.all_reduce(samples[0].time_us) if self.gpus > 1 else None
 
     def _keep(self, load: str, clock: int, reading: Reading, steps: list[float]) -> None:
         seen = reading.mean_mhz
@@ -236,29 +236,28 @@ class Proving:
     def _transitions(self) -> list[Transition]:
         assert self._leased is not None
         targets = self._leased.choose(self.machine.clocks_mhz, _nearest(self.machine.clocks_mhz, loads.TARGET_SHARES))
-        taken_ms: dict[int, list[float]] = {target: [] for target in targets}
+        taken_ms: dict[int, list[tuple[float, float]]] = {target: [] for target in targets}
         with self._loop(loads.SHORT, 1) as loop:
-            at_ns = self._set(targets[-1])
+            at_ns = time.monotonic_ns()
+            self._set(targets[-1])
             self._wait(self.pace.dwell_s)
             # Each target comes from another one each time: by strides through the list.
             strides = [1 + turn % (len(targets) - 1) for turn in range(self.pace.visits)] if len(targets) > 1 else []
             order = [targets[stride * (step + 1) % len(targets)] for stride in strides for step in range(len(targets))]
             for target in order:
-                before_ns = at_ns
-                call_ns = time.monotonic_ns()
-                at_ns = self._set(target)
+                before_ns, at_ns = at_ns, time.monotonic_ns()
+                (call_us,) = self._set(target)
+                answered_ns = time.monotonic_ns()
                 self._wait(self.pace.dwell_s)
                 end_ns = time.monotonic_ns()
-                self._wait(0.02)
-                old, new = loop.between(before_ns, call_ns), loop.between(call_ns, end_ns)
-                taken = transition_ms(old, new, at_ns)
+                self._wait(loads.LATE_S)
+                # The call returned between its own length and the answer. A busy host moves these apart.
+                earliest_ns = at_ns + round(call_us * 1e3)
+                old, new = loop.between(before_ns, at_ns), loop.between(at_ns, end_ns)
+                taken = transition_ms(old, new, (earliest_ns + answered_ns) // 2)
                 if taken is not None:
-                    taken_ms[target].append(taken)
-        return [
-            Transition(target, round(median(each), 2), round(max(each), 2), len(each))
-            for target, each in taken_ms.items()
-            if each
-        ]
+                    taken_ms[target].append(((answered_ns - earliest_ns) / 1e6, taken))
+        return [transition_of(target, each) for target, each in taken_ms.items() if each]
 
     def _stall(self, load: Load, gpus: int) -> Stall:
         """Turns without calls and with them. Calls go between the two highest clocks, which hardly differ in time."""
@@ -290,7 +289,7 @@ class Proving:
 
     def _steps_since(self, loop: Loop, start_ns: int) -> list[float]:
         end_ns = time.monotonic_ns()
-        self._wait(LATE_S)
+        self._wait(loads.LATE_S)
         return [each.step_ms for each in loop.between(start_ns, end_ns)]
 
     # ---- training

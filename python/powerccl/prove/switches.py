@@ -8,10 +8,12 @@ from collections.abc import Sequence
 from statistics import fmean, median, stdev
 
 from powerccl.estimate import Estimate
-from powerccl.prove.file import Calls, Stall
+from powerccl.prove.file import Calls, Stall, Transition
 from powerccl.prove.loop import Iteration
 
 LEAST_CHANGE = 0.03  # of an iteration's time: a smaller one could be noise
+# Of a call's return: a twentieth of the transitions that are reported. Half of it would keep too few on a busy host.
+SURE_MS = 1.0
 WITHIN = 0.25  # of the change: an iteration so near to its new time has it
 
 
@@ -54,6 +56,12 @@ def transition_ms(old: Sequence[Iteration], new: Sequence[Iteration], returned_n
     at_old_ms = (cut.step_ms - after) / (1 - after / before)
     at_old_ms = min(max(at_old_ms, 0.0), cut.step_ms)
     return max(0.0, (cut.start_ns - returned_ns) / 1e6 + at_old_ms)
+
+
+def transition_of(target_mhz: int, found_ms: Sequence[tuple[float, float]]) -> Transition:
+    """Of a target's transitions, each with how uncertain the moment of its call is; the uncertain ones do not count."""
+    kept = [taken for uncertain, taken in found_ms if uncertain <= SURE_MS] or [min(found_ms)[1]]
+    return Transition(target_mhz, round(median(kept), 2), round(max(kept), 2), len(kept))
 
 
 def stall_of(load: str, quiet: Sequence[Sequence[float]], called: Sequence[tuple[Sequence[float], int]]) -> Stall:
