@@ -168,10 +168,11 @@ def kills(native: NativeFiles, count: int, most_s: float, together: int) -> int:
     draws = random.Random(63)
     moments = [(draws.uniform(0.5, most_s), index % 2 == 1) for index in range(count)]
     with ThreadPoolExecutor(together) as pool:
-        results = list(pool.map(lambda each: kill_once(native, *each), moments))
-    for left, words in results:
-        print("LEFT" if left else "back", words, flush=True)
-    return sum(left for left, _ in results)
+        lefts = 0
+        for left, words in pool.map(lambda each: kill_once(native, *each), moments):
+            print("LEFT" if left else "back", words, flush=True)
+            lefts += left
+    return lefts
 
 
 def figure(values: list[float], unit: str) -> Figure:
@@ -211,9 +212,10 @@ def main() -> None:
             ]
         for quantity, values in errors.items():
             figures[f"prove.{quantity}.error_pct"] = figure(values, "%")
-        figures["prove.stall.error_ms"] = figure(stalls, "ms")
-        figures["prove.error_pct"] = one(round(max(max(each) for each in errors.values()), 2), "%", len(seconds))
-        figures["prove.seconds"] = figure(seconds, "s")
+        if errors:
+            figures["prove.stall.error_ms"] = figure(stalls, "ms")
+            figures["prove.error_pct"] = one(round(max(max(each) for each in errors.values()), 2), "%", len(seconds))
+            figures["prove.seconds"] = figure(seconds, "s")
     if asked.kills:
         left = kills(native, asked.kills, asked.kill_within_s, asked.together)
         figures["prove.left_low"] = one(left, "1", asked.kills)

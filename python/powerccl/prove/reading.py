@@ -183,8 +183,11 @@ def main() -> None:
     gpus = [_Gpu(nvml, uuid) for uuid in sys.argv[1:]]
     answer: Callable[[msgspec.Struct], None] = lambda what: print(msgspec.json.encode(what).decode(), flush=True)  # noqa: E731
     answer(_about(gpus[0]))
-    for line in sys.stdin:
-        answer(_window(gpus, float(line)))
+    try:
+        for line in sys.stdin:
+            answer(_window(gpus, float(line)))
+    except BrokenPipeError:  # who asked was killed meanwhile
+        os._exit(1)
 
 
 if __name__ == "__main__":

@@ -12,8 +12,9 @@ from powerccl.prove.file import Calls, Stall, Transition
 from powerccl.prove.loop import Iteration
 
 LEAST_CHANGE = 0.03  # of an iteration's time: a smaller one could be noise
-# Of a call's return: a twentieth of the transitions that are reported. Half of it would keep too few on a busy host.
-SURE_MS = 1.0
+# Of a call's return: a fortieth of the transitions that are reported. Twice as much moves them by a twentieth.
+SURE_MS = 0.5
+SUREST = 3  # so many count where fewer are that sure, as on a busy host
 WITHIN = 0.25  # of the change: an iteration so near to its new time has it
 
 
@@ -60,7 +61,8 @@ def transition_ms(old: Sequence[Iteration], new: Sequence[Iteration], returned_n
 
 def transition_of(target_mhz: int, found_ms: Sequence[tuple[float, float]]) -> Transition:
     """Of a target's transitions, each with how uncertain the moment of its call is; the uncertain ones do not count."""
-    kept = [taken for uncertain, taken in found_ms if uncertain <= SURE_MS] or [min(found_ms)[1]]
+    ordered = sorted(found_ms)
+    kept = [taken for place, (uncertain, taken) in enumerate(ordered) if uncertain <= SURE_MS or place < SUREST]
     return Transition(target_mhz, round(median(kept), 2), round(max(kept), 2), len(kept))
 
 
