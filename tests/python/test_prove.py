@@ -160,10 +160,9 @@ def test_a_transition_is_cut_inside_of_an_iteration() -> None:
 
 
 def test_transitions_count_where_the_calls_moment_is_known() -> None:
-    assert transition_of(900, [(0.2, 20.0), (0.1, 22.0), (7.0, 13.0)]) == Transition(900, 21.0, 22.0, 2)
-    assert transition_of(900, [(7.0, 13.0), (5.0, 15.0)]) == Transition(900, 15.0, 15.0, 1), (
-        "the surest is all there is"
-    )
+    sure = [(0.2, 20.0), (0.1, 22.0), (0.3, 21.0), (0.4, 48.0)]
+    assert transition_of(900, [*sure, (7.0, 13.0)]) == Transition(900, 21.5, 48.0, 4)
+    assert transition_of(900, [(7.0, 13.0), (5.0, 15.0)]) == Transition(900, 14.0, 15.0, 2), "the surest there are"
 
 
 def test_a_stall_is_what_iterations_take_longer() -> None:
