@@ -9,11 +9,15 @@ import signal
 import sys
 import tempfile
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from powerccl.commandline.output import say, write_out
 from powerccl.errors import PowercclError
+
+if TYPE_CHECKING:
+    from powerccl.prove.loads import Pace
 
 
 @click.command("prove")
@@ -76,7 +80,11 @@ def command(emulate: str, set_clocks: bool, dry: bool, only_plan: bool, quick: b
         from powerccl.prove.page import page_of
 
         folder = Path(tempfile.mkdtemp(prefix="powerccl-prove-"))  # it stays where an error names a log in it
-        proof = Proving(native, environment, gpus, pace, dry, folder, say, stack).run()
+        try:
+            proof = Proving(native, environment, gpus, pace, dry, folder, say, stack).run()
+        except (KeyboardInterrupt, SystemExit):
+            shutil.rmtree(folder, ignore_errors=True)
+            raise
     shutil.rmtree(folder, ignore_errors=True)
     proof.quick = quick
     like = model_of(proof.gpu)
@@ -90,10 +98,9 @@ def command(emulate: str, set_clocks: bool, dry: bool, only_plan: bool, quick: b
     return 0 if dry or (proof.restored and proof.restored.all_back) else 1
 
 
-def _plan_text(gpus: int, dry: bool, pace: object, about: str) -> str:
-    from powerccl.prove.loads import Pace, parts
+def _plan_text(gpus: int, dry: bool, pace: Pace, about: str) -> str:
+    from powerccl.prove.loads import parts
 
-    assert isinstance(pace, Pace)
     plan = parts(pace, max(gpus, 1), dry)
     lines = [f"{about}: " + ("no clock is set" if dry else "clocks are set through leases, and restored")]
     lines += [f"  {seconds:4.0f} s  {what}" for what, seconds in plan]

@@ -66,12 +66,13 @@ class Pace:
     every_s: float  # between the calls of a turn
     train_s: float  # of a training run
     pairs: int  # of training runs
+    shares: tuple[float, ...] = CLOCK_SHARES  # of the highest clock, at which loads are measured
 
 
 # A published worst transition is 48 ms and Hopper's are said to take 100, so a dwell of 0.3 s sees their end. Power
 # counters change every 100 ms at most seldom: 1.5 s know a power to 1 %.
 FULL = Pace(0.3, 1.5, 0.3, 6, 2.0, 8, 0.2, 25.0, 3)
-QUICK = Pace(0.15, 0.8, 0.15, 2, 1.0, 2, 0.2, 4.0, 1)
+QUICK = Pace(0.15, 0.8, 0.15, 2, 1.0, 2, 0.2, 4.0, 1, (1.0, 0.86, 0.71, 0.46, 0.34))
 LATE_S = 0.3  # powerccl-bench reports an iteration when the next one has begun
 START_S = 8.0  # powerccl-bench on eight GPUs, with libraries and communicators; two take half of it
 
@@ -79,7 +80,7 @@ START_S = 8.0  # powerccl-bench on eight GPUs, with libraries and communicators;
 def parts(pace: Pace, gpus: int, dry: bool) -> list[tuple[str, float]]:
     """What is measured, in order, with the seconds that it takes on real GPUs at most."""
     loads = 4 if gpus > 1 else 3
-    clocks = 1 if dry else len(CLOCK_SHARES)
+    clocks = 1 if dry else len(pace.shares)
     each = pace.settle_s + pace.window_s
     stalls = START_S + (2 * pace.turns + 1) * pace.turn_s
     training = (START_S + pace.train_s) * pace.pairs

@@ -11,7 +11,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from statistics import fmean, median
 
@@ -107,7 +107,7 @@ class Proving:
     # ---- clocks
 
     @contextlib.contextmanager
-    def _lease(self, most: int):  # type: ignore[no-untyped-def]
+    def _lease(self, most: int) -> Iterator[None]:
         """Hold the first `most` GPUs, or all; their clocks are the default again behind it."""
         if self.dry:
             yield
@@ -128,7 +128,7 @@ class Proving:
         supported = self.machine.clocks_mhz
         if not supported:
             raise PowercclError("NVML lists no clocks for this GPU", "add --dry, which measures at the present clock")
-        return self._leased.choose(supported, _nearest(supported, loads.CLOCK_SHARES))
+        return self._leased.choose(supported, _nearest(supported, self.pace.shares))
 
     def _set(self, mhz: int) -> list[float]:
         """Set it; what the driver took for each GPU, in microseconds. Nothing is set in a dry run."""
@@ -212,7 +212,7 @@ class Proving:
         )
 
     @contextlib.contextmanager
-    def _loop(self, load: Load, gpus: int):  # type: ignore[no-untyped-def]
+    def _loop(self, load: Load, gpus: int) -> Iterator[Loop]:
         self._set(0)  # its work is measured out at the default clock
         with Loop(self.native, self.environment, load, gpus, self.folder) as loop:
             loop.start(self._wait)
@@ -308,8 +308,9 @@ class Proving:
         if any(joules is None for _, joules in plain + managed):
             return None
         step_ms, joules = [step for step, _ in plain], [each or 0 for _, each in plain]
-        saved = [(1 - (b[1] or 0) / (a[1] or 1)) * 100 for a, b in zip(plain, managed, strict=bool(managed))]
-        slower = [(b[0] / a[0] - 1) * 100 for a, b in zip(plain, managed, strict=bool(managed))]
+        pairs = [] if self.dry else list(zip(plain, managed, strict=True))
+        saved = [(1 - (auto[1] or 0) / (alone[1] or 1)) * 100 for alone, auto in pairs]
+        slower = [(auto[0] / alone[0] - 1) * 100 for alone, auto in pairs]
         return Training(
             step_ms=_spread(step_ms, "ms"),
             joules=_spread(joules, "J"),
