@@ -12,6 +12,7 @@ import itertools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from statistics import NormalDist
 
 from powerccl.platforms.conf import points_of
 from powerccl.prove.file import Emulated, LoadPoint, Proof
@@ -30,6 +31,7 @@ ROUNDS = 400  # the voltage's last digits come slowly; 200 rounds differ from th
 # A load whose clock was read below this share of the clock that was set was at the power limit, or too hot. Its power
 # says nothing about the clock that was set.
 HELD = 0.985
+SIGMAS_OF_99 = 2.326  # standard deviations from the median to the 99th percentile
 KEPT_GBS = 0.97  # of the bandwidth at the highest clock: above the knee
 
 
@@ -166,9 +168,25 @@ def emulated(proof: Proof, like: str, conf: str) -> Emulated:
         keys["set_clock_call_us"] = f"{proof.calls.median_us:g}"
     if proof.clock_switch and proof.clock_switch.transition_us is not None:
         keys["clock_transition_us"] = f"{proof.clock_switch.transition_us:g}"
+    if "\nset_clock_call_spread" in conf:
+        keys |= _tail_keys(proof)
     keys |= _power_keys(proof, conf)
     keys |= _collective_keys(proof, conf)
     return Emulated(like, keys)
+
+
+def _tail_keys(proof: Proof) -> dict[str, str]:
+    """How far calls and transitions spread, as standard deviations of their logarithms; and the longest sure stall."""
+    keys = {}
+    if proof.calls:
+        keys["set_clock_call_spread"] = f"{math.log(proof.calls.p99_us / proof.calls.median_us) / SIGMAS_OF_99:.3g}"
+    spreads = [math.log(each.worst_ms / each.median_ms) for each in proof.transitions if each.median_ms > 0]
+    if spreads:
+        # The worst of n is about as far out as the quantile of n / (n + 1).
+        out = [NormalDist().inv_cdf(each.switches / (each.switches + 1)) for each in proof.transitions]
+        keys["clock_transition_spread"] = f"{sum(spreads) / max(sum(out), 1):.3g}"
+    sure = [each.ms_per_call.value for each in proof.stalls if each.ms_per_call.low > 0]
+    return {**keys, "set_clock_stall_us": f"{max(sure, default=0.0) * 1e3:.4g}"}
 
 
 def _power_keys(proof: Proof, conf: str) -> dict[str, str]:
@@ -189,7 +207,7 @@ def _power_keys(proof: Proof, conf: str) -> dict[str, str]:
     }
     if "comm" in watts:
         curve = points_of(conf, "comm_w")
-        at = _at_size(curve, ALL_REDUCE_BYTES)
+        at = at_size(curve, ALL_REDUCE_BYTES)
         keys["comm_w"] = " ".join(f"{size}:{value * watts['comm_static'] / at:.4g}" for size, value in curve)
         keys["comm_clock_w"] = f"{watts['comm']:.4g}"
     return keys
@@ -200,10 +218,10 @@ def _collective_keys(proof: Proof, conf: str) -> dict[str, str]:
         return {}
     best = max(proof.points, key=lambda each: each.busbw_gbs)
     curve = points_of(conf, "all_reduce.bandwidth_gbs")
-    keys = {"link_scale": f"{best.busbw_gbs / _at_size(curve, ALL_REDUCE_BYTES, power_law=True):.4g}"}
+    keys = {"link_scale": f"{best.busbw_gbs / at_size(curve, ALL_REDUCE_BYTES, power_law=True):.4g}"}
     shape = knee_and_fall([each for each in proof.loads if each.load == "all-reduce"])
     if shape:
-        scale = shape[0] / _at_size(points_of(conf, "all_reduce.knee_mhz"), ALL_REDUCE_BYTES)
+        scale = shape[0] / at_size(points_of(conf, "all_reduce.knee_mhz"), ALL_REDUCE_BYTES)
         for key, times in (("all_reduce.knee_mhz", scale), ("all_reduce.fall", 0.0)):
             points = points_of(conf, key)
             keys[key] = " ".join(f"{size}:{value * times if times else shape[1]:.4g}" for size, value in points)
@@ -214,7 +232,7 @@ def _bytes(text: str) -> float:
     return float(text.rstrip("KMG")) * {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}.get(text[-1], 1)
 
 
-def _at_size(curve: Sequence[tuple[str, float]], size: float, power_law: bool = False) -> float:
+def at_size(curve: Sequence[tuple[str, float]], size: float, power_law: bool = False) -> float:
     """A curve's value, as physics/platform.cpp has it: linear over the size's logarithm, or both logarithms."""
     points = [(math.log2(_bytes(at)), value) for at, value in curve]
     x = min(max(math.log2(size), points[0][0]), points[-1][0])

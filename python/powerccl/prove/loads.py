@@ -33,11 +33,12 @@ COPY = Load("copy", f"compute {ITERATION_MS:g} memory 100%\n", ("--compute", "me
 DECODE = Load("decode", f"compute {ITERATION_MS:g} memory 85%\n", ("--compute", "matmul", "--products", "16x8192x8192"))
 # Short kernels that follow the clock and that no power limit slows: they tell when a clock has changed.
 SHORT = Load("short", "compute 1 memory 0%\n", ("--compute", "fma"))
-# As PyTorch's DistributedDataParallel: gradients go in buckets of 25 MB beside the backward pass.
+# As PyTorch's DistributedDataParallel: gradients go in buckets of 25 MB beside the backward pass. Products and copies
+# take half of the time each.
 STEP = Load(
     "step",
-    "streams comm\ncompute 25\nrepeat 4\n  compute 14\n  wait compute on comm\n  all_reduce 25M on comm\nend\n"
-    "wait comm on compute\ncompute 3\n",
+    "streams comm\ncompute 25 memory 50%\nrepeat 4\n  compute 14 memory 50%\n  wait compute on comm\n"
+    "  all_reduce 25M on comm\nend\nwait comm on compute\ncompute 3 memory 50%\n",
     ("--compute", "both"),
 )
 
@@ -71,8 +72,8 @@ class Pace:
 
 # A published worst transition is 48 ms and Hopper's are said to take 100, so a dwell of 0.3 s sees their end. Power
 # counters change every 100 ms at most seldom: 1.5 s know a power to 1 %.
-FULL = Pace(0.3, 1.5, 0.3, 6, 2.0, 8, 0.2, 25.0, 3)
-QUICK = Pace(0.15, 0.8, 0.15, 2, 1.0, 2, 0.2, 4.0, 1, (1.0, 0.86, 0.71, 0.46, 0.34))
+FULL = Pace(0.3, 1.5, 0.3, 12, 2.0, 8, 0.2, 25.0, 3)
+QUICK = Pace(0.15, 0.8, 0.2, 3, 1.0, 2, 0.2, 4.0, 1, (1.0, 0.86, 0.71, 0.46, 0.34))
 LATE_S = 0.3  # powerccl-bench reports an iteration when the next one has begun
 START_S = 8.0  # powerccl-bench on eight GPUs, with libraries and communicators; two take half of it
 
@@ -92,7 +93,7 @@ def parts(pace: Pace, gpus: int, dry: bool) -> list[tuple[str, float]]:
         return [*plan, ("the training step", training)]
     return [
         *plan,
-        ("transitions to five clocks", START_S + len(TARGET_SHARES) * pace.visits * (pace.dwell_s + LATE_S)),
+        ("transitions to five clocks", START_S + len(TARGET_SHARES) * pace.visits * pace.dwell_s),
         *([("stall of an all-reduce", stalls)] if gpus > 1 else []),
         ("stall of a matrix product", stalls),
         ("the training step without a policy and under auto, in turns", 2 * training),

@@ -37,7 +37,7 @@ from powerccl.prove.file import LoadPoint, Proof, Restored, Stall, Training, Tra
 from powerccl.prove.loads import Load, Pace
 from powerccl.prove.loop import Loop
 from powerccl.prove.reading import Reader, Reading
-from powerccl.prove.switches import busy_share, calls_of, stall_of, transition_ms, transition_of
+from powerccl.prove.switches import Switch, busy_share, calls_of, stall_of, transition_ms, transition_of
 
 IDLE = "idle"
 TIMEOUT_S = 60.0  # of a collective
@@ -236,28 +236,29 @@ class Proving:
     def _transitions(self) -> list[Transition]:
         assert self._leased is not None
         targets = self._leased.choose(self.machine.clocks_mhz, _nearest(self.machine.clocks_mhz, loads.TARGET_SHARES))
-        taken_ms: dict[int, list[tuple[float, float]]] = {target: [] for target in targets}
+        switches: list[Switch] = []
         with self._loop(loads.SHORT, 1) as loop:
-            at_ns = time.monotonic_ns()
+            before_ns = time.monotonic_ns()
             self._set(targets[-1])
             self._wait(self.pace.dwell_s)
             # Each target comes from another one each time: by strides through the list.
             strides = [1 + turn % (len(targets) - 1) for turn in range(self.pace.visits)] if len(targets) > 1 else []
-            order = [targets[stride * (step + 1) % len(targets)] for stride in strides for step in range(len(targets))]
-            for target in order:
-                before_ns, at_ns = at_ns, time.monotonic_ns()
+            for target in (targets[stride * (n + 1) % len(targets)] for stride in strides for n in range(len(targets))):
+                asked_ns = time.monotonic_ns()
                 (call_us,) = self._set(target)
                 answered_ns = time.monotonic_ns()
                 self._wait(self.pace.dwell_s)
-                end_ns = time.monotonic_ns()
-                self._wait(loads.LATE_S)
-                # The call returned between its own length and the answer. A busy host moves these apart.
-                earliest_ns = at_ns + round(call_us * 1e3)
-                old, new = loop.between(before_ns, at_ns), loop.between(at_ns, end_ns)
-                taken = transition_ms(old, new, (earliest_ns + answered_ns) // 2)
-                if taken is not None:
-                    taken_ms[target].append(((answered_ns - earliest_ns) / 1e6, taken))
-        return [transition_of(target, each) for target, each in taken_ms.items() if each]
+                switches.append(Switch(target, before_ns, asked_ns, call_us, answered_ns, time.monotonic_ns()))
+                before_ns = asked_ns
+            self._wait(loads.LATE_S)
+            taken: dict[int, list[tuple[float, float]]] = {target: [] for target in targets}
+            for switch in switches:
+                old = loop.between(switch.before_ns, switch.asked_ns)
+                new = loop.between(switch.asked_ns, switch.end_ns)
+                taken_ms = transition_ms(old, new, switch.returned_ns)
+                if taken_ms is not None:
+                    taken[switch.target_mhz].append((switch.unsure_ms, taken_ms))
+        return [transition_of(target, each) for target, each in taken.items() if each]
 
     def _stall(self, load: Load, gpus: int) -> Stall:
         """Turns without calls and with them. Calls go between the two highest clocks, which hardly differ in time."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from statistics import fmean, median, stdev
 
 from powerccl.estimate import Estimate
@@ -16,6 +17,28 @@ LEAST_CHANGE = 0.03  # of an iteration's time: a smaller one could be noise
 SURE_MS = 0.5
 SUREST = 3  # so many count where fewer are that sure, as on a busy host
 WITHIN = 0.25  # of the change: an iteration so near to its new time has it
+
+
+@dataclass(frozen=True)
+class Switch:
+    """A clock call, on the host's clock: after `before_ns` the clock was another, until `end_ns` it is the target."""
+
+    target_mhz: int
+    before_ns: int
+    asked_ns: int
+    call_us: float  # the driver's own time
+    answered_ns: int
+    end_ns: int
+
+    @property
+    def unsure_ms(self) -> float:
+        """The call returned between its own length and the answer. A busy host moves these apart."""
+        return (self.answered_ns - self.asked_ns) / 1e6 - self.call_us / 1e3
+
+    @property
+    def returned_ns(self) -> int:
+        """The middle of that."""
+        return self.answered_ns - round(self.unsure_ms * 1e6 / 2)
 
 
 def busy_share(iterations: Sequence[Iteration]) -> float:
