@@ -12,10 +12,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import TypeVar
 
-import msgspec
-
 from powerccl.errors import PowercclError, choose, one_line
-from powerccl.files import read_json
+from powerccl.files import read_bytes
 from powerccl.launch.environment import emulated_environment
 from powerccl.launch.folder import socket_path
 from powerccl.launch.kept import Kept
@@ -53,31 +51,25 @@ def emulated_platform(native: NativeFiles, name: str) -> Path:
     return Path(f"{path}:{changes}") if changes or colon else path
 
 
-class _Emulator(msgspec.Struct):
-    like: str
-    keys: dict[str, str]
-
-
-class _Proved(msgspec.Struct):
-    emulator: _Emulator
-
-
 def _proved(path: Path) -> tuple[str, dict[str, str]]:
     """The built-in platform that a file of `powerccl prove` names, and the keys that it replaces.
 
     Raises:
         PowercclError: it is no such file, or names a path.
     """
+    import json  # not for every job
+
     try:
-        emulator = read_json(path, _Proved).emulator
+        emulator = json.loads(read_bytes(path))["emulator"]
+        like, keys = str(emulator["like"]), {str(key): str(value) for key, value in emulator["keys"].items()}
     except OSError as error:
         raise PowercclError(f"no platform file {path}: {error.strerror}", "make one with `powerccl prove`") from error
-    except msgspec.MsgspecError as error:
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
         hint = "--emulate takes files of `powerccl prove`; profiles are for --platform"
-        raise PowercclError(f"{path} is not an emulated platform: {error}", hint) from error
-    if "/" in emulator.like or any("," in word for item in emulator.keys.items() for word in item):
+        raise PowercclError(f"{path} is not an emulated platform", hint) from error
+    if "/" in like or any("," in word for item in keys.items() for word in item):
         raise PowercclError(f"{path} is not an emulated platform: it names files", "make it again: `powerccl prove`")
-    return emulator.like, emulator.keys
+    return like, keys
 
 
 def platform_name(text: str) -> str:

@@ -74,6 +74,7 @@ class Pace:
 # counters change every 100 ms at most seldom: 1.5 s know a power to 1 %.
 FULL = Pace(0.3, 1.5, 0.3, 12, 2.0, 8, 0.2, 25.0, 3)
 QUICK = Pace(0.15, 0.8, 0.2, 3, 1.0, 2, 0.2, 4.0, 1, (1.0, 0.86, 0.71, 0.46, 0.34))
+EDGE_S = 2 * ALL_REDUCE_MS / 1e3  # before the first call of a turn and behind the last: a whole iteration at least
 LATE_S = 0.3  # powerccl-bench reports an iteration when the next one has begun
 START_S = 8.0  # powerccl-bench on eight GPUs, with libraries and communicators; two take half of it
 
@@ -83,7 +84,7 @@ def parts(pace: Pace, gpus: int, dry: bool) -> list[tuple[str, float]]:
     loads = 4 if gpus > 1 else 3
     clocks = 1 if dry else len(pace.shares)
     each = pace.settle_s + pace.window_s
-    stalls = START_S + (2 * pace.turns + 1) * pace.turn_s
+    stalls = START_S + (2 * pace.turns + 1) * (pace.turn_s + LATE_S + pace.settle_s) + pace.turns * 2 * EDGE_S
     training = (START_S + pace.train_s) * pace.pairs
     plan = [
         ("idle GPUs with a context", START_S + clocks * each),

@@ -273,12 +273,14 @@ class Proving:
                 quiet.append(self._steps(loop, self.pace.turn_s))
                 if turn == self.pace.turns:
                     break
+                # Each call changes the clock, and is inside of an iteration that is counted whole.
                 start_ns = time.monotonic_ns()
-                calls = 0
-                while (time.monotonic_ns() - start_ns) / 1e9 < self.pace.turn_s:
-                    self._set(below if calls % 2 == 0 else top)
-                    calls += 1
+                self._wait(loads.EDGE_S)
+                calls = round(self.pace.turn_s / self.pace.every_s)
+                for call in range(calls):
+                    self._set(below if (turn + call) % 2 == 0 else top)
                     self._wait(self.pace.every_s)
+                self._wait(loads.EDGE_S)
                 called.append((self._steps_since(loop, start_ns), calls))
             self._set(0)
         return stall_of(load.name, quiet, called)
