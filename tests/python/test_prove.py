@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from pathlib import Path
 
 import msgspec
@@ -22,10 +23,11 @@ from powerccl.prove.fit import emulated, fit_power, knee_and_fall, least_squares
 from powerccl.prove.loads import CLOCK_SHARES, FULL, QUICK, all_reduce, operations, parts
 from powerccl.prove.loop import Iteration
 from powerccl.prove.page import page_of
-from powerccl.prove.switches import calls_of, stall_of, transition_ms, transition_of
+from powerccl.prove.switches import Switch, busy_share, calls_of, stall_of, transition_ms, transition_of
 
 CONFS = Path(__file__).resolve().parents[2] / "native/testbed/emulator/platforms"
 CONF = (CONFS / "h100x8.conf").read_text()
+CONF_WITHOUT_TAILS = re.sub(r"(?m)^(set_clock_call_spread|clock_transition_spread|set_clock_stall_us).*$", "", CONF)
 TOP = 1980
 CLOCKS = [round(TOP * share) for share in CLOCK_SHARES]
 MS = 1_000_000
@@ -240,6 +242,32 @@ def test_the_file_is_an_emulated_platform(tmp_path: Path) -> None:
     changed = str(emulated_platform(native, f"{file}:gpus=4,link_scale=2"))
     assert changed.count("gpus=") == changed.count("link_scale=") == 1
     assert "gpus=4" in changed
+
+
+def test_tails_and_stalls_are_written_where_the_emulator_has_them() -> None:
+    assert "set_clock_stall_us" not in emulated(proof(), "h100x8", CONF_WITHOUT_TAILS).keys
+    keys = emulated(proof(), "h100x8", CONF_WITHOUT_TAILS + "\nset_clock_call_spread = 0\n").keys
+    assert float(keys["set_clock_stall_us"]) == 12000, "of the all-reduce; the product's may be none"
+    assert float(keys["set_clock_call_spread"]) == pytest.approx(math.log(11 / 4.2) / 2.326, rel=0.01)
+    assert 0.5 < float(keys["clock_transition_spread"]) < 1.5
+
+
+def test_a_switch_knows_when_its_call_returned() -> None:
+    switch = Switch(900, 0, 100 * MS, 4000.0, 104 * MS + 600_000, 400 * MS)
+    assert switch.unsure_ms == pytest.approx(0.6)
+    assert switch.returned_ns == pytest.approx(104.3 * MS)
+
+
+def test_a_host_that_was_late_shows() -> None:
+    whole = iterations(0, *[10.0] * 10)
+    assert busy_share(whole) == pytest.approx(1.0)
+    assert busy_share(whole[:4] + whole[6:]) == pytest.approx(0.8)
+    assert busy_share(whole[:1]) == 0.0
+
+
+def test_an_all_reduce_takes_what_its_last_rank_saw() -> None:
+    assert Iteration(0, 9 * MS, 9.0, [9.0, 7.0, None]).collective_ms == 7.0
+    assert Iteration(0, 9 * MS, 9.0).collective_ms == 9.0
 
 
 def test_a_file_that_is_no_platform_is_refused(tmp_path: Path) -> None:
