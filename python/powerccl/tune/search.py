@@ -152,7 +152,7 @@ class Tuning:
     # ---- the search
 
     def search(self, progress: Callable[[str, Outcome | None, float], None]) -> Found:
-        """Everything up to confirmed findings; `told(stage, outcome, share of the time that is over)`."""
+        """Everything up to confirmed findings; `progress(stage, outcome, share of the time that is over)`."""
         asked = self.asked
         study = Study(
             asked.folder / "study.journal",
