@@ -76,9 +76,8 @@ inline constexpr std::array<PatternInfo, 9> kPatterns{{
     {Pattern::kAllToAll, "all_to_all", false, Who::kAll, Who::kAll, true, true, true, false},
 }};
 
-// How NCCL carries a collective out: by its rings and trees on ordinary buffers, or on buffers in symmetric windows.
-// The latter have kernels of their own, copy engines (the zero-CTA policy), or few thread blocks (the efficiency
-// policy).
+// How NCCL carries a collective out: rings and trees on ordinary buffers. In symmetric windows: kernels of their own,
+// copy engines (the zero-CTA policy), or few thread blocks (the efficiency policy).
 enum class Way : uint8_t {
   kAsGiven,  // by -R and NCCL's own variables
   kPlain,

@@ -66,16 +66,16 @@ class Walk {
     if (operation == nullptr) return false;
     if (!is_transfer(*operation)) return meet(*operation, rank);
     const int other = peer(*operation, rank);
-    const Operation* counterpart = operation_of(other);
-    if (counterpart == nullptr || !is_transfer(*counterpart) || counterpart->act == operation->act ||
-        counterpart->group != operation->group || peer(*counterpart, other) != rank) {
+    const Operation* partner = operation_of(other);
+    if (partner == nullptr || !is_transfer(*partner) || partner->act == operation->act ||
+        partner->group != operation->group || peer(*partner, other) != rank) {
       return false;
     }
-    if (counterpart->bytes != operation->bytes) {
+    if (partner->bytes != operation->bytes) {
       refuse(scenario_, operation->line,
              "rank " + std::to_string(rank) + " and rank " + std::to_string(other) + " (line " +
-                 std::to_string(counterpart->line) + ") disagree about the message: " +
-                 std::to_string(operation->bytes) + " and " + std::to_string(counterpart->bytes) + " bytes",
+                 std::to_string(partner->line) + ") disagree about the message: " + std::to_string(operation->bytes) +
+                 " and " + std::to_string(partner->bytes) + " bytes",
              "the same size on both ends");
     }
     done(rank);
@@ -118,16 +118,15 @@ class Walk {
              "every rank must come to it: is a `send` or `receive` above unmatched?");
     }
     const int other = peer(operation, rank);
-    const Operation* counterpart = operation_of(other);
+    const Operation* partner = operation_of(other);
     const std::string them = "rank " + std::to_string(other);
     const std::string does = operation.act == Act::kSend ? " sends to " : " receives from ";
     const std::string right = std::string(operation.act == Act::kSend ? "`receive ... from " : "`send ... to ") +
                               (operation.towards > 0 ? "previous" : "next") + "` where it is due";
-    if (counterpart == nullptr)
+    if (partner == nullptr)
       refuse(scenario_, operation.line, who + does + them + ", which has no such operation left", right);
     refuse(scenario_, operation.line,
-           who + does + them + ", which never comes to that: it waits at line " + std::to_string(counterpart->line),
-           right);
+           who + does + them + ", which never comes to that: it waits at line " + std::to_string(partner->line), right);
   }
 
   const Scenario& scenario_;

@@ -27,10 +27,7 @@ def nothing_known(_: RunData) -> None:
 
 
 class Key(NamedTuple):
-    """What a value is of. `pattern` "" and `size_bytes` -1: of the whole run or sweep.
-
-    Sizes are exact in a sweep. In a run they are the power of two at or below.
-    """
+    """What a value is of. `pattern` "" and `size_bytes` -1: the whole. In runs, sizes are powers of two at or below."""
 
     what: str
     unit: str  # SI: s, B/s, W, J, Hz; % and "" as they are

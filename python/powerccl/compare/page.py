@@ -35,9 +35,8 @@ def compare_page(comparison: SideBySide) -> str:
     for title, texts in (("Before you compare", comparison.caveats), ("What differs between them", comparison.differs)):
         sections += [Section(title, lines=texts)] if texts else []
     tables = grids(comparison)
-    sections += [
-        _table(grid, "In short" if comparison.headline else "Figures") for grid in tables[:1] if not grid.title
-    ]
+    first = "In short" if comparison.headline else "Figures"
+    sections += [_table(grid, first) for grid in tables[:1] if not grid.title]
     whole = [row for row in comparison.rows if not row.pattern]
     if comparison.kind == RUN and whole:
         charts = [Chart("whole", "Against the baseline", _bars(comparison, whole))]

@@ -45,10 +45,9 @@ def confirm(
     progress: Callable[[int], None] = lambda _: None,
     seed: int = 1,
 ) -> None:
-    """Fill in the candidates' proof.
+    """Fill in the candidates' proof: rounds until all intervals are decided, MOST_ROUNDS, or another exceeds `seconds`.
 
-    Rounds end after MOST_ROUNDS, or where another would take more than `seconds`, but not before FEWEST_ROUNDS. From
-    LEAST_ROUNDS on they also end when every interval is all on one side of 1.
+    At least FEWEST_ROUNDS are made. An interval all on one side of 1 is decided, from LEAST_ROUNDS on.
 
     Raises:
         TrialFailedError: NCCL failed under the defaults; nothing is confirmed then.

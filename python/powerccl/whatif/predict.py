@@ -101,9 +101,8 @@ def what_if(
     # A profile tells the clocks that collectives need.
     others = [each for each in OTHERS if each.knee == 1.0 or not table]
     if terms.ranks:
-        prediction.notes.append(
-            f"extrapolated to {plural(terms.ranks, 'rank')}: links are taken to be as fast as recorded"
-        )
+        ranks = plural(terms.ranks, "rank")
+        prediction.notes.append(f"extrapolated to {ranks}: links are taken to be as fast as recorded")
     _predict(prediction, job, simulator, table, terms, others)
     return prediction
 
