@@ -36,7 +36,7 @@ POWER_LIMITS, T4_LIMITS = (0.7, 1.0), (0.35, 0.65)
 POWERS = {"static_w": (0.8, 1.25), "compute_w": (0.85, 1.15), "memory_static_w": (0.8, 1.25), "memory_w": (0.8, 1.25)}
 # Of the clocks of the voltage's points, and of its rise: curves of three A100 boards differ by 5 % and by a fifth.
 VOLTAGE_CLOCKS, VOLTAGE_RISE = (0.95, 1.05), (0.85, 1.15)
-# Clocks of four H100s at their limit have standard deviations of 60 to 84 MHz. With these they have 34 to 119, simulated.
+# Clocks of four H100s at their limit have standard deviations of 60 to 84 MHz. With these: 34 to 119, simulated.
 GOVERNOR_STEP_MHZ, GOVERNOR_PERIOD_MS = (7, 30), (2, 20)
 # Of the board's median, for each of three targets. What it is by target is published without a figure.
 TRANSITIONS = (0.33, 10)

@@ -42,7 +42,7 @@ class Unknown:
 
 # The likely machine and others, each with one thing changed. Shares: matrix products follow the clock all but wholly,
 # decoding hardly (docs/concepts/hardware.md). Knees: PCCL's minimum clocks on three servers lie within 0.8 and 1.2 of
-# the models'. Levels: published voltage curves of GPUs are level up to 60 to 85 % of the highest voltage.
+# the models'. Levels: voltages of published boards fall to 62 to 89 % of the highest.
 LIKELY = Unknown()
 # Those first that mattered most on recorded and emulated runs: of large jobs not all are simulated.
 OTHERS = (
