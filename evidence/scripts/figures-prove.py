@@ -140,8 +140,8 @@ def prove(platform: str, changes: dict[str, str], out: Path) -> Proof:
     return read_json(out, Proof)
 
 
-def kill_once(native: NativeFiles, after_s: float, whole_group: bool) -> tuple[bool, str]:
-    """Whether a killed run left a GPU that is not at rest at its idle clock, and its last words."""
+def kill_once(native: NativeFiles, after_s: float, whole_group: bool) -> tuple[bool | None, str]:
+    """Whether a killed run left a GPU that is not at rest at its idle clock, and its last words; None: it had ended."""
     with tempfile.TemporaryDirectory(prefix="powerccl-killed-") as place:
         folder = Path(place)
         machine = EmulatedMachine(native, folder)
@@ -156,28 +156,29 @@ def kill_once(native: NativeFiles, after_s: float, whole_group: bool) -> tuple[b
                 start_new_session=True,
             )
         time.sleep(after_s)
-        if whole_group:
-            os.killpg(process.pid, signal.SIGKILL)
-        else:
-            process.kill()
+        ended = process.poll() is not None
+        if not ended:
+            os.kill(-process.pid if whole_group else process.pid, signal.SIGKILL)
         process.wait()
         time.sleep(PATIENCE_S)
         clocks = machine.clocks_mhz()
         machine.stop()
-        last = (folder / "words").read_text().strip().rpartition("\n")[2]
-        return clocks != [IDLE_MHZ] * len(clocks), f"{last}, {after_s:.1f} s: {clocks}"
+        said = [line for line in (folder / "words").read_text().splitlines() if line.startswith("powerccl:")]
+        left = None if ended else clocks != [IDLE_MHZ] * len(clocks)
+        return left, f"{said[-1] if said else 'nothing yet'}, {after_s:.1f} s: {clocks}"
 
 
 def kills(native: NativeFiles, count: int, most_s: float, together: int) -> int:
     """How many of so many kills left a clock. Every other kills the whole process group."""
     draws = random.Random(63)
-    moments = [(draws.uniform(0.5, most_s), index % 2 == 1) for index in range(count)]
+    lefts: list[bool] = []
     with ThreadPoolExecutor(together) as pool:
-        lefts = 0
-        for left, words in pool.map(lambda each: kill_once(native, *each), moments):
-            print("LEFT" if left else "back", words, flush=True)
-            lefts += left
-    return lefts
+        while len(lefts) < count:
+            moments = [(draws.uniform(0.5, most_s), index % 2 == 1) for index in range(count - len(lefts))]
+            for left, words in pool.map(lambda each: kill_once(native, *each), moments):
+                print({None: "over", True: "LEFT", False: "back"}[left], words, flush=True)
+                lefts += [] if left is None else [left]
+    return sum(lefts)
 
 
 def figure(values: list[float], unit: str) -> Figure:

@@ -47,7 +47,7 @@ def command(emulate: str, set_clocks: bool, dry: bool, only_plan: bool, quick: b
     powerccl prove --emulate h100x8 --quick
     """  # noqa: D301 - click's mark for text that is not to be wrapped
     from powerccl.bench.process import environment_of, with_libraries
-    from powerccl.launch.gpus import query_gpus, query_gpus_in
+    from powerccl.launch.gpus import query_gpus, query_gpus_in, visible_gpus_in
     from powerccl.launch.native import find_native
     from powerccl.launch.plan import NO_RIGHT, decide_clocks
     from powerccl.prove.loads import FULL, QUICK
@@ -76,21 +76,26 @@ def command(emulate: str, set_clocks: bool, dry: bool, only_plan: bool, quick: b
         from powerccl.platforms.conf import model_of
         from powerccl.platforms.schema import encode
         from powerccl.prove.fit import emulated
-        from powerccl.prove.measure import Proving
+        from powerccl.prove.measure import measure
         from powerccl.prove.page import page_of
+        from powerccl.prove.reading import Reader
+        from powerccl.prove.rig import Rig
 
+        uuids = visible_gpus_in(environment)
+        if not uuids:
+            raise PowercclError("CUDA finds no GPU to measure", "check CUDA_VISIBLE_DEVICES")
+        reader = stack.enter_context(contextlib.closing(Reader(environment, uuids)))
         folder = Path(tempfile.mkdtemp(prefix="powerccl-prove-"))  # it stays where an error names a log in it
         try:
-            proof = Proving(native, environment, gpus, pace, dry, folder, say, stack).run()
+            proof = measure(Rig(native, dict(environment), gpus, len(uuids), pace, dry, folder, say, reader))
         except (KeyboardInterrupt, SystemExit):
             shutil.rmtree(folder, ignore_errors=True)
             raise
     shutil.rmtree(folder, ignore_errors=True)
-    proof.quick = quick
     like = model_of(proof.gpu)
     proof.emulator = emulated(proof, like, native.emulated_platforms()[like].read_text("utf-8"))
     if emulate:
-        proof.name = f"proved-{platform_name(emulate)}"
+        proof.name = f"proved-{platform_name(emulate).partition(':')[0]}"
     written = out or Path(f"proof-{proof.name}.json")
     write_out(written, encode(proof))
     if str(written) != "-":

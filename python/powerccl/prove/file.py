@@ -98,7 +98,6 @@ class Proof(PlatformProfile, kw_only=True):
     powerccl: str = ""  # the release that measured
     dry: bool = False
     quick: bool = False
-    memory_clock_mhz: int | None = None
     power_limit_w: float | None = None
     read_us: float | None = None  # one reading of one GPU's energy
     calls: Calls | None = None

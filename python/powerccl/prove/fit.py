@@ -14,6 +14,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import NormalDist
 
+import numpy as np
+
 from powerccl.platforms.conf import points_of
 from powerccl.prove.file import Emulated, LoadPoint, Proof
 from powerccl.prove.loads import ALL_REDUCE_BYTES
@@ -105,52 +107,29 @@ def memory_share(points: Sequence[LoadPoint], reference_mhz: float) -> float | N
 
 def knee_and_fall(points: Sequence[LoadPoint]) -> tuple[float, float] | None:
     """The least clock that keeps an all-reduce's bandwidth, and the power of the clock with which it falls below."""
-    known = sorted((each for each in free(points) if each.time_ms), key=lambda each: -each.clock_mhz)
-    if len(known) < 3:
-        return None
-    least_ms = min(each.time_ms or 0 for each in known)
-    slow = [each for each in known if least_ms < KEPT_GBS * (each.time_ms or 0)]
+    known = [(each.clock_mhz, each.time_ms) for each in free(points) if each.time_ms]
+    least_ms = min((time_ms for _, time_ms in known), default=0.0)
+    slow = [(clock, least_ms / time_ms) for clock, time_ms in known if least_ms < KEPT_GBS * time_ms]
     if len(slow) < 2:
         return None
-    rows = [[1.0, math.log(each.clock_mhz)] for each in slow]
-    level, fall = least_squares(rows, [math.log(least_ms / (each.time_ms or 1)) for each in slow], relative=False)
-    return (math.exp(-level / fall), fall) if fall > 0 else None
+    fall, level = np.polyfit(np.log([clock for clock, _ in slow]), np.log([kept for _, kept in slow]), 1)
+    return (math.exp(-level / fall), float(fall)) if fall > 0 else None
 
 
-def least_squares(rows: Sequence[Sequence[float]], wanted: Sequence[float], relative: bool = True) -> list[float]:
-    """Coefficients of the columns, none below 0 where errors are relative: those that would be become 0."""
-    columns = list(range(len(rows[0])))
+def least_squares(rows: Sequence[Sequence[float]], wanted: Sequence[float]) -> list[float]:
+    """Coefficients of the columns, by relative errors. None is below 0: those that would be become 0."""
+    matrix = np.asarray(rows, dtype=float) / np.asarray(wanted, dtype=float)[:, None]
+    scale = np.maximum(np.abs(matrix).max(axis=0), 1e-300)
+    kept = list(range(matrix.shape[1]))
     while True:
-        solution = _solve(rows, wanted, columns, relative)
-        worst = min(columns, key=lambda column: solution[column], default=None)
-        if not relative or worst is None or solution[worst] >= 0:
-            return solution
-        columns.remove(worst)
-
-
-def _solve(rows: Sequence[Sequence[float]], wanted: Sequence[float], columns: list[int], relative: bool) -> list[float]:
-    weights = [1 / value**2 if relative and value else 1.0 for value in wanted]
-    scale = {k: max(abs(row[k]) for row in rows) or 1.0 for k in columns}
-    matrix = [
-        [sum(w * row[i] * row[k] for w, row in zip(weights, rows, strict=True)) / scale[i] / scale[k] for k in columns]
-        + [sum(w * row[i] * value for w, row, value in zip(weights, rows, wanted, strict=True)) / scale[i]]
-        for i in columns
-    ]
-    size = len(columns)
-    for step in range(size):
-        pivot = max(range(step, size), key=lambda line: abs(matrix[line][step]))
-        matrix[step], matrix[pivot] = matrix[pivot], matrix[step]
-        if abs(matrix[step][step]) < 1e-15:
-            continue
-        for line in range(size):
-            if line != step:
-                factor = matrix[line][step] / matrix[step][step]
-                matrix[line] = [a - factor * b for a, b in zip(matrix[line], matrix[step], strict=True)]
-    solution = [0.0] * len(rows[0])
-    for place, column in enumerate(columns):
-        if abs(matrix[place][place]) >= 1e-15:
-            solution[column] = matrix[place][size] / matrix[place][place] / scale[column]
-    return solution
+        solution = np.zeros(matrix.shape[1])
+        solution[kept] = (
+            np.linalg.lstsq(matrix[:, kept] / scale[kept], np.ones(len(wanted)), rcond=None)[0] / scale[kept]
+        )
+        negative = [column for column in kept if solution[column] < 0]
+        if not negative:
+            return [float(each) for each in solution]
+        kept.remove(min(negative, key=lambda column: solution[column] * scale[column]))
 
 
 def emulated(proof: Proof, like: str, conf: str) -> Emulated:

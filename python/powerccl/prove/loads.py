@@ -64,7 +64,7 @@ class Pace:
     visits: int  # of each target
     turn_s: float  # of a stall's turn, with calls or without
     turns: int  # of either kind, even
-    every_s: float  # between the calls of a turn
+    every_s: float  # between the calls of a turn: not as long as an iteration, so that calls fall anywhere in one
     train_s: float  # of a training run
     pairs: int  # of training runs
     shares: tuple[float, ...] = CLOCK_SHARES  # of the highest clock, at which loads are measured
@@ -72,8 +72,8 @@ class Pace:
 
 # A published worst transition is 48 ms and Hopper's are said to take 100, so a dwell of 0.3 s sees their end. Power
 # counters change every 100 ms at most seldom: 1.5 s know a power to 1 %.
-FULL = Pace(0.3, 1.5, 0.3, 12, 2.0, 8, 0.2, 25.0, 3)
-QUICK = Pace(0.15, 0.8, 0.2, 3, 1.0, 2, 0.2, 4.0, 1, (1.0, 0.86, 0.71, 0.46, 0.34))
+FULL = Pace(0.3, 1.5, 0.3, 12, 2.0, 8, 0.23, 25.0, 3)
+QUICK = Pace(0.15, 0.8, 0.2, 3, 1.0, 2, 0.23, 4.0, 1, (1.0, 0.86, 0.71, 0.46, 0.34))
 EDGE_S = 2 * ALL_REDUCE_MS / 1e3  # before the first call of a turn and behind the last: a whole iteration at least
 LATE_S = 0.3  # powerccl-bench reports an iteration when the next one has begun
 START_S = 8.0  # powerccl-bench on eight GPUs, with libraries and communicators; two take half of it

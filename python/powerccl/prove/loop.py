@@ -28,7 +28,7 @@ FIRST = 3  # iterations after which a load runs as it will
 
 
 class Iteration(msgspec.Struct, frozen=True):
-    """One iteration (docs/reference/bench.md); host times in ns."""
+    """One iteration (docs/reference/bench.md); host times in ns. `step_ms`: of the rank that took longest."""
 
     start_ns: int
     end_ns: int
@@ -119,10 +119,7 @@ class Loop:
             with contextlib.suppress(msgspec.MsgspecError):
                 kind = msgspec.json.decode(line, type=_Line).type
                 if kind == "iteration":
-                    iteration = msgspec.json.decode(line, type=Iteration)
-                    if self.load.collective:
-                        iteration = msgspec.structs.replace(iteration, step_ms=iteration.collective_ms)
-                    self._iterations.append(iteration)
+                    self._iterations.append(msgspec.json.decode(line, type=Iteration))
                 elif kind == "header":
                     self.header = msgspec.json.decode(line, type=BenchHeader)
         self._ended = True

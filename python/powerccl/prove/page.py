@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from powerccl.estimate import Estimate
 from powerccl.prove.file import LoadPoint, Proof
-from powerccl.prove.fit import KEPT_GBS
+from powerccl.prove.fit import KEPT_GBS, memory_share
 from powerccl.quantities import NOT_KNOWN, plural
 
 SLOWER_PCT = 1.0  # a load that takes this much longer is called as fast
@@ -68,12 +68,14 @@ def _of_load(load: str, points: list[LoadPoint]) -> str:
     if load == "idle":
         low = points[-1]
         return f"{load}: {watts} at {at}, {low.watts or 0:.0f} W at {low.clock_mhz} MHz"
+    share = memory_share(points, top.clock_mhz)
+    stays = "" if share is None else f"; {share * 100:.0f} % of its time follows no clock"
     kept = [each for each in points if _as_fast(each, top)]
     low = kept[-1] if kept else top
     if low.clock_mhz == top.clock_mhz or low.watts is None:
-        return f"{load}: {watts} at {at}, and slower at every lower clock"
+        return f"{load}: {watts} at {at}, and slower at every lower clock{stays}"
     saved = (1 - low.watts / top.watts) * 100
-    return f"{load}: {watts} at {at}; as fast down to {low.clock_mhz} MHz, where it draws {saved:.0f} % less"
+    return f"{load}: {watts} at {at}; as fast down to {low.clock_mhz} MHz, where it draws {saved:.0f} % less{stays}"
 
 
 def _as_fast(point: LoadPoint, top: LoadPoint) -> bool:

@@ -15,7 +15,6 @@ import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from statistics import fmean, median
-from typing import TypeVar
 
 import msgspec
 
@@ -27,7 +26,6 @@ SM_CLOCK = 1  # NVML_CLOCK_SM
 # change less exactly, to 7 ms; half of it, to 4 ms instead of 5.
 PAUSE_S = 0.002
 PATIENCE_S = 30.0
-_T = TypeVar("_T")
 
 
 class Reading(msgspec.Struct, frozen=True):
@@ -38,6 +36,7 @@ class Reading(msgspec.Struct, frozen=True):
     watts: list[float | None]
     clocks_mhz: list[float | None]
     read_us: float  # median of one read of one GPU's energy
+    power_limit_w: float | None = None  # of the first GPU
 
     @property
     def mean_watts(self) -> float | None:
@@ -55,13 +54,6 @@ def _mean(values: list[float | None]) -> float | None:
     return fmean(known) if known and len(known) == len(values) else None
 
 
-class About(msgspec.Struct, frozen=True):
-    """What the GPUs have in common, by the first of them."""
-
-    power_limit_w: float | None = None
-    memory_mhz: int | None = None
-
-
 class Reader:
     """The process that reads; it ends with its standard input."""
 
@@ -75,7 +67,6 @@ class Reader:
             env={**environment, "PYTHONPATH": path},
             start_new_session=True,
         )
-        self.about = self._answer(About)
 
     def window(self, seconds: float, wait: Callable[[float], None]) -> Reading:
         """Power and clocks over the next seconds; `wait` passes the time meanwhile."""
@@ -86,7 +77,7 @@ class Reader:
         except OSError as error:
             raise _ended() from error
         wait(seconds)
-        return self._answer(Reading)
+        return self._answer()
 
     def close(self) -> None:
         """End the process."""
@@ -100,12 +91,12 @@ class Reader:
             self._process.wait()
         self._process.stdout.close()
 
-    def _answer(self, kind: type[_T]) -> _T:
+    def _answer(self) -> Reading:
         assert self._process.stdout
         line = self._process.stdout.readline()
         if not line:
             raise _ended()
-        return msgspec.json.decode(line, type=kind)
+        return msgspec.json.decode(line, type=Reading)
 
 
 def _ended() -> PowercclError:
@@ -154,13 +145,6 @@ class _Gpu:
         return fmean(self._clocks_mhz) if self._clocks_mhz else None
 
 
-def _about(gpu: _Gpu) -> About:
-    limit_mw, memory_mhz = ctypes.c_uint(), ctypes.c_uint()
-    known = gpu.nvml.nvmlDeviceGetEnforcedPowerLimit(gpu.device, ctypes.byref(limit_mw)) == 0
-    listed = gpu.nvml.nvmlDeviceGetClockInfo(gpu.device, 2, ctypes.byref(memory_mhz)) == 0  # NVML_CLOCK_MEM
-    return About(limit_mw.value / 1e3 if known else None, memory_mhz.value if listed else None)
-
-
 def _window(gpus: list[_Gpu], seconds: float) -> Reading:
     for gpu in gpus:
         gpu.begin()
@@ -172,20 +156,21 @@ def _window(gpus: list[_Gpu], seconds: float) -> Reading:
         time.sleep(PAUSE_S)
     reads = [each for gpu in gpus for each in gpu.reads_us]
     values = [gpu.watts for gpu in gpus], [gpu.clock_mhz for gpu in gpus]
-    return Reading(start_ns, end_ns, *values, median(reads) if reads else 0.0)
+    limit_mw = ctypes.c_uint()
+    limited = gpus[0].nvml.nvmlDeviceGetEnforcedPowerLimit(gpus[0].device, ctypes.byref(limit_mw)) == 0
+    read_us = median(reads) if reads else 0.0
+    return Reading(start_ns, end_ns, *values, read_us, limit_mw.value / 1e3 if limited else None)
 
 
 def main() -> None:
-    """Answer each line of stdin, a number of seconds, with a Reading; before that, one About."""
+    """Answer each line of stdin, a number of seconds, with a Reading."""
     nvml = ctypes.CDLL(NVML)
     if nvml.nvmlInit_v2():
         raise SystemExit("nvmlInit failed")
     gpus = [_Gpu(nvml, uuid) for uuid in sys.argv[1:]]
-    answer: Callable[[msgspec.Struct], None] = lambda what: print(msgspec.json.encode(what).decode(), flush=True)  # noqa: E731
-    answer(_about(gpus[0]))
     try:
         for line in sys.stdin:
-            answer(_window(gpus, float(line)))
+            print(msgspec.json.encode(_window(gpus, float(line))).decode(), flush=True)
     except BrokenPipeError:  # who asked was killed meanwhile
         os._exit(1)
 

@@ -1,16 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What iterations say of clock calls beside them: the call's own time, when a clock has changed, and what stalled."""
+"""Clock calls beside a running load: the call's own time, when a clock has changed, and what stalled."""
 
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean, median, stdev
 
 from powerccl.estimate import Estimate
+from powerccl.prove import loads
 from powerccl.prove.file import Calls, Stall, Transition
-from powerccl.prove.loop import Iteration
+from powerccl.prove.loads import Load
+from powerccl.prove.loop import Iteration, Loop
+from powerccl.prove.rig import Rig
 
 LEAST_CHANGE = 0.03  # of an iteration's time: a smaller one could be noise
 # Of a call's return: a fortieth of the transitions that are reported. Twice as much moves them by a twentieth.
@@ -103,3 +107,65 @@ def stall_of(load: str, quiet: Sequence[Sequence[float]], called: Sequence[tuple
     error = 1.96 * stdev(each_call) / math.sqrt(len(each_call)) if len(each_call) > 1 else 0.0
     estimate = Estimate(round(value, 3), round(value - error, 3), round(value + error, 3), len(each_call), "ms")
     return Stall(load, estimate, sum(calls for _, calls in called), round(fmean(map(fmean, quiet)), 3))
+
+
+def measure_transitions(rig: Rig) -> list[Transition]:
+    """Of one GPU to each of five clocks."""
+    rig.say("transitions to five clocks")
+    targets, switches = rig.clocks(loads.TARGET_SHARES), list[Switch]()
+    with rig.loop(loads.SHORT, 1) as loop:
+        before_ns = time.monotonic_ns()
+        rig.set(targets[-1])
+        rig.wait(rig.pace.dwell_s)
+        # Each target comes from another one each time: by strides through the list.
+        strides = [1 + visit % max(len(targets) - 1, 1) for visit in range(rig.pace.visits)]
+        for target in (targets[stride * (n + 1) % len(targets)] for stride in strides for n in range(len(targets))):
+            asked_ns = time.monotonic_ns()
+            (call_us,) = rig.set(target)
+            answered_ns = time.monotonic_ns()
+            rig.wait(rig.pace.dwell_s)
+            switches.append(Switch(target, before_ns, asked_ns, call_us, answered_ns, time.monotonic_ns()))
+            before_ns = asked_ns
+        rig.wait(loads.LATE_S)
+        taken: dict[int, list[tuple[float, float]]] = {target: [] for target in targets}
+        for switch in switches:
+            old = loop.between(switch.before_ns, switch.asked_ns)
+            new = loop.between(switch.asked_ns, switch.end_ns)
+            taken_ms = transition_ms(old, new, switch.returned_ns)
+            if taken_ms is not None:
+                taken[switch.target_mhz].append((switch.unsure_ms, taken_ms))
+    return [transition_of(target, each) for target, each in taken.items() if each]
+
+
+def measure_stall(rig: Rig, load: Load, gpus: int) -> Stall:
+    """Turns without calls and with them. Calls go between the two highest clocks, which hardly differ in time."""
+    rig.say(f"stall of the load {load.name} by clock calls")
+    pace, quiet, called = rig.pace, list[list[float]](), list[tuple[list[float], int]]()
+    calls = round(pace.turn_s / pace.every_s)
+    top = max(rig.machine.clocks_mhz)
+    highest = [rig.clocks((clock / top,))[0] for clock in sorted(rig.machine.clocks_mhz)[-1:-3:-1]]
+    with rig.loop(load, gpus) as loop:
+        for turn in range(pace.turns + 1):
+            rig.set(highest[turn % len(highest)])
+            rig.wait(pace.settle_s)
+            start_ns = time.monotonic_ns()
+            rig.wait(pace.turn_s)
+            quiet.append(_steps_ms(rig, loop, start_ns))
+            if turn == pace.turns:
+                break
+            # Each call changes the clock, and is inside of an iteration that is counted whole.
+            start_ns = time.monotonic_ns()
+            rig.wait(loads.EDGE_S)
+            for call in range(calls):
+                rig.set(highest[(turn + call + 1) % len(highest)])
+                rig.wait(pace.every_s)
+            rig.wait(loads.EDGE_S)
+            called.append((_steps_ms(rig, loop, start_ns), calls))
+        rig.set(0)
+    return stall_of(load.name, quiet, called)
+
+
+def _steps_ms(rig: Rig, loop: Loop, start_ns: int) -> list[float]:
+    end_ns = time.monotonic_ns()
+    rig.wait(loads.LATE_S)
+    return [each.step_ms for each in loop.between(start_ns, end_ns)]
