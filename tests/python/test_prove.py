@@ -153,12 +153,14 @@ def test_a_transition_is_cut_inside_of_an_iteration() -> None:
     old = iterations(0, *[1.0] * 10)
     # The call returns at 10 ms and the clock changes 5.4 ms later: 0.4 ms at the old clock and 0.6 of the work at half.
     new = iterations(10, *[1.0] * 5, 0.4 + 1.2, *[2.0] * 20)
-    assert transition_ms(old, new, 10 * MS) == pytest.approx(5.4, abs=0.01)
+    assert transition_ms(old, new, 10 * MS) == pytest.approx((5.4, 0.0), abs=0.01)
+    late = [*new[:6], *iterations(17.6, *[2.0] * 20)]
+    assert transition_ms(old, late, 10 * MS) == pytest.approx((5.9, 1.0), abs=0.01), "it began within a millisecond"
     slow = iterations(10, *[1.0] * 5, 1.6, *[2.0] * 8, 9.0, *[2.0] * 20)
-    assert transition_ms(old, slow, 10 * MS) == pytest.approx(5.4, abs=0.01), "an outlier is not the transition"
+    assert transition_ms(old, slow, 10 * MS) == pytest.approx((5.4, 0.0), abs=0.01), "an outlier is not the transition"
     assert transition_ms(old, iterations(10, *[1.01] * 20), 10 * MS) is None, "nothing has changed"
     assert transition_ms(old, new[:3], 10 * MS) is None
-    assert transition_ms(old, iterations(10, *[2.0] * 20), 10 * MS) == 0.0
+    assert transition_ms(old, iterations(10, *[2.0] * 20), 10 * MS) == (0.0, 0.0)
 
 
 def test_transitions_count_where_the_calls_moment_is_known() -> None:

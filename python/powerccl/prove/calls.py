@@ -61,11 +61,11 @@ def calls_of(times_us: Sequence[float]) -> Calls | None:
     return Calls(round(median(ordered), 1), round(at_99, 1), len(ordered))
 
 
-def transition_ms(old: Sequence[Iteration], new: Sequence[Iteration], returned_ns: int) -> float | None:
-    """From a call's return until iterations take their new time; None: they do not tell.
+def transition_ms(old: Sequence[Iteration], new: Sequence[Iteration], returned_ns: int) -> tuple[float, float] | None:
+    """From a call's return until iterations take their new time, and how unsure that is; None: they do not tell.
 
     `old` came before the call, `new` from then on. The last iteration at the old time is cut where the clock changed:
-    what it took says how much of it ran at either clock.
+    what it took says how much of it ran at either clock. Where hosts are busy, it began some time before the next one.
     """
     if len(old) < 4 or len(new) < 8:
         return None
@@ -79,11 +79,12 @@ def transition_ms(old: Sequence[Iteration], new: Sequence[Iteration], returned_n
     misses = [sum(near[:i]) + near[i:].count(False) for i in range(len(near))]
     first = misses.index(min(misses))
     if first == 0:
-        return max(0.0, (new[0].start_ns - returned_ns) / 1e6)
+        return max(0.0, (new[0].start_ns - returned_ns) / 1e6), 0.0
     cut = new[first - 1]
     at_old_ms = (cut.step_ms - after) / (1 - after / before)
     at_old_ms = min(max(at_old_ms, 0.0), cut.step_ms)
-    return max(0.0, (cut.start_ns - returned_ns) / 1e6 + at_old_ms)
+    slack_ms = max(0.0, (new[first].start_ns - cut.start_ns) / 1e6 - cut.step_ms)
+    return max(0.0, (cut.start_ns - returned_ns) / 1e6 + slack_ms / 2 + at_old_ms), slack_ms
 
 
 def transition_of(target_mhz: int, found_ms: Sequence[tuple[float, float]]) -> Transition:
@@ -131,9 +132,9 @@ def measure_transitions(rig: Rig) -> list[Transition]:
         for switch in switches:
             old = loop.between(switch.before_ns, switch.asked_ns)
             new = loop.between(switch.asked_ns, switch.end_ns)
-            taken_ms = transition_ms(old, new, switch.returned_ns)
-            if taken_ms is not None:
-                taken[switch.target_mhz].append((switch.unsure_ms, taken_ms))
+            changed = transition_ms(old, new, switch.returned_ns)
+            if changed is not None:
+                taken[switch.target_mhz].append((switch.unsure_ms + changed[1], changed[0]))
     return [transition_of(target, each) for target, each in taken.items() if each]
 
 
