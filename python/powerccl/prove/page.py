@@ -25,7 +25,7 @@ def _lines(proof: Proof, file: str) -> Iterator[str]:
         yield "  dry: no clock was set; everything is at the clock that was there"
     yield f"  {_calls(proof)}"
     for stall in proof.stalls:
-        yield f"  a clock call {_stalls(stall.ms_per_call)} a running {stall.load}"
+        yield f"  {_stalls(stall.load, stall.ms_per_call)}"
     if proof.transitions:
         slow, quick = (pick(proof.transitions, key=lambda each: each.median_ms) for pick in (max, min))
         yield (
@@ -52,11 +52,10 @@ def _calls(proof: Proof) -> str:
     )
 
 
-def _stalls(cost: Estimate) -> str:
-    between = f"[{cost.low:.2f}, {cost.high:.2f}]"
+def _stalls(load: str, cost: Estimate) -> str:
     if cost.low <= 0:
-        return f"stalls (at most {max(cost.high, 0):.2g} ms) or does not stall"
-    return f"stalls for {cost.value:.3g} ms {between}"
+        return f"no stall of a running {load} was seen; a clock call adds {max(cost.high, 0):.2g} ms at most"
+    return f"a clock call stalls a running {load} for {cost.value:.3g} ms [{cost.low:.2f}, {cost.high:.2f}]"
 
 
 def _of_load(load: str, points: list[LoadPoint]) -> str:
