@@ -15,8 +15,8 @@ namespace {
 // Two blocks of 256 threads keep an SM's multipliers busy and leave room for NCCL's kernel beside them.
 constexpr unsigned kBlocksPerSm = 2;
 
-// Sixteen fused multiply-adds in four independent chains a loop; the store at the end keeps the driver's compiler from
-// dropping them. x = x * 0.999 + 1 stays finite.
+// A loop has sixteen fused multiply-adds in four independent chains. The store at the end keeps the driver's compiler
+// from dropping them. x = x * 0.999 + 1 stays finite.
 #define FOUR                                 \
   "    fma.rn.f32 %a, %a, %m, 0f3F800000;\n" \
   "    fma.rn.f32 %b, %b, %m, 0f3F800000;\n" \
@@ -143,7 +143,7 @@ class MatrixProduct {
   }
 
  private:
-  // Values of cublas_api.h and library_types.h.
+  // Values of cuBLAS's enumerations.
   static constexpr int kNoTranspose = 0, kBfloat16 = 14, kComputeFloat32 = 68, kDefault = -1;
 
   static void check(int status, const char* doing) {
@@ -310,7 +310,7 @@ void Units::enqueue_emulated(double ms, double memory) {
 namespace {
 
 // Computation comes in kernels of about this length at most. A GPU's processors are free for a collective's kernel only
-// where one of ours ends, as between the matrix products of a model; emulated kernels leave them free at any time.
+// where one of these ends, as between the matrix products of a model. Emulated kernels leave them free at any time.
 constexpr double kKernelMs = 0.5, kEmulatedKernelMs = 10;
 // Some 0.1 s of products each: the first bring clock and power to where they stay.
 constexpr int kWarmUnits = 500, kTimedUnits = 500;
@@ -335,7 +335,7 @@ Computation::Computation(Rank& rank, Beside kind, const Products& products, cons
     kernel_ = std::make_unique<ComputeKernel>(rank, emulated);
     return;
   }
-  // One of its own for each stream: products of two streams at once must not share cuBLAS's workspace.
+  // One of its own for each stream: products of two streams must not share cuBLAS's workspace.
   for (const size_t stream : computing) {
     units_[stream] = std::make_unique<Units>(rank, kind, products, "--compute", streams[stream]);
   }

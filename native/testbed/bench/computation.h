@@ -40,9 +40,9 @@ class ComputeKernel {
 class MatrixProduct;
 class MemoryCopy;
 
-// A product (Products says of which matrices) and a copy of kCopyBytes, which no cache holds. cuBLAS's kernels keep
-// their multiprocessors until they end, so a collective waits for one that has begun: products must not last longer
-// than those of training jobs, some tenths of a millisecond. Smaller ones would not fill a GPU.
+// A product (Products says of which matrices) and a copy of kCopyBytes, which no cache holds. Kernels of cuBLAS keep
+// their multiprocessors until they end, so a collective waits for one that has begun. Products must not last longer
+// than those of training jobs: some tenths of a millisecond. Smaller ones would not fill a GPU.
 inline constexpr uint64_t kCopyBytes = uint64_t{1} << 28;
 inline constexpr double kEmulatedMs = 0.2;  // what either takes on an H100 at its power limit
 
@@ -87,11 +87,11 @@ class Computation {
 
   // `memory`: see ComputeKernel.
   void enqueue(double ms, size_t stream, double memory = -1);
-  // What is enqueued until end_graph() is of a graph: it neither takes over the rest from before nor leaves one, since
-  // nobody knows how often the graph will be launched.
+  // What is enqueued until end_graph() is of a graph, which may be launched any number of times. So it neither takes
+  // over the rest from before nor leaves one.
   void begin_graph();
   void end_graph();
-  // What there is to know of it, for the report.
+  // For the report.
   void tell(StartNews& start) const;
 
  private:

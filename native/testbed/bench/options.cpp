@@ -178,7 +178,7 @@ void add_all(OptionTable& table, Options& options) {
 
 void check_serve(const Options& options) {
   if (!options.patterns.empty()) usage_error("serve takes no pattern: requests name them");
-  if (options.threads) usage_error("serve cannot use --threads", "each rank is a process that loads NCCL anew");
+  if (options.threads) usage_error("serve cannot use --threads", "each rank is a process that loads NCCL again");
   if (options.wants_clock() || options.clock_socket >= 0) usage_error("serve sets no clocks");
   if (!options.json.empty() || !options.json_lines.empty()) usage_error("serve replies on stdout and writes no file");
   if (options.events || options.graph_launches > 0) usage_error("serve takes neither --events nor --graph");

@@ -87,7 +87,7 @@ json::Object machine_object(const Board& board, const StartNews* start, const Sa
 }
 
 void check_same_machine(const std::string& path, const json::Object& here) {
-  const std::string hint = "measure into a new file, or leave out --resume to start this one anew";
+  const std::string hint = "measure into a new file, or leave out --resume to start this one again";
   const std::string now = here.text();
   std::ifstream file(path);
   bool known = false;

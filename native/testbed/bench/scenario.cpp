@@ -183,7 +183,7 @@ class Parser {
 
   void heading(const std::string& verb) {
     if (scenario_.sections.size() > 1 || !operations().empty() || !blocks_.empty()) {
-      refuse("`" + verb + "` stands above all operations", "move it to the top");
+      refuse("`" + verb + "` must be above all operations", "move it to the top");
     }
     if (verb == "iterations") {
       scenario_.iterations = integer(next("a number"), 1, kMostIterations);
@@ -360,9 +360,9 @@ class Parser {
   void open_section() {
     const double from = percent(0, 100);
     if (!blocks_.empty()) refuse("`from` inside a block", "end the block first");
-    if (operations().empty()) refuse("nothing stands above `from`", "what the run begins with, then `from`");
+    if (operations().empty()) refuse("nothing is above `from`", "what the run begins with, then `from`");
     if (from <= scenario_.sections.back().from || from >= 1) {
-      refuse("shares rise, and lie between 0% and 100%");
+      refuse("shares rise, and are between 0% and 100%");
     }
     scenario_.sections.push_back({from, {}});
   }

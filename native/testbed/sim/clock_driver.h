@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The clock of one rank's GPU in virtual time. It carries out what the code of a job's clock thread asks for
-// (clock/clock_follower.h), and runs that code whenever the thread would wake, as late as a thread does.
+// The clock of one rank's GPU in virtual time. It carries out what a job's clock thread (clock/clock_follower.h) asks
+// for. It runs that code whenever the thread would wake, as late as a thread does.
 #ifndef POWERCCL_SIM_CLOCK_DRIVER_H
 #define POWERCCL_SIM_CLOCK_DRIVER_H
 #include <algorithm>

@@ -366,12 +366,12 @@ void Host::look_at_kernels() {
       continue;
     }
     const uint64_t at = slot.stopped_ns.load();
-    const Call& its = flight->call;
+    const Call& call = flight->call;
     powerccl_trace_record ran =
-        kernel_record(its.comm, its.id, slot.started_ns.load(), at, its.captured ? POWERCCL_FLAG_CAPTURED : 0u);
-    ran.kernel.bytes = its.bytes;
-    ran.kernel.pattern = its.pattern;
-    set_peers(&ran, its.to, its.from);
+        kernel_record(call.comm, call.id, slot.started_ns.load(), at, call.captured ? POWERCCL_FLAG_CAPTURED : 0u);
+    ran.kernel.bytes = call.bytes;
+    ran.kernel.pattern = call.pattern;
+    set_peers(&ran, call.to, call.from);
     trace_.append(ran);
     if (policy_.learns() && !flight->call.captured) {
       server_.after(some(kKernelSeenNs), [this, call = flight->call.id, at] {
@@ -420,9 +420,9 @@ double Host::exposed_ms() const {
     if (const std::optional<Span> span = span_of(mark)) waits[mark.line].add(*span);
   }
   double sum = 0;
-  for (const auto& [line, its] : waits) {
-    if (its.marked == 0) continue;
-    sum += its.marked_ms * static_cast<double>(its.marked + its.unmarked) / static_cast<double>(its.marked);
+  for (const auto& [line, wait] : waits) {
+    if (wait.marked == 0) continue;
+    sum += wait.marked_ms * static_cast<double>(wait.marked + wait.unmarked) / static_cast<double>(wait.marked);
   }
   return sum;
 }

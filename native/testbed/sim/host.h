@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// One rank's process in virtual time: it runs a scenario's iterations as powerccl-bench does, and sees of them what
-// PowerCCL's runtime sees, as late as that does.
+// One rank's process in virtual time. It runs a scenario's iterations as powerccl-bench does. It sees what PowerCCL's
+// runtime sees of them, as late as that does.
 #ifndef POWERCCL_SIM_HOST_H
 #define POWERCCL_SIM_HOST_H
 #include <cstdint>
@@ -27,7 +27,7 @@ struct Rules {
   const PolicyTable* table = nullptr;  // of per-call, else null
   PerCallPolicy* per_call = nullptr;   // of this rank's calls
   bool marks = true;                   // where computation waits
-  bool off = false;                    // by one iteration: the policy is not told of the first
+  bool off = false;                    // by one iteration: the policy does not see the first
 };
 
 // A call of NCCL, as its records name it.
@@ -60,7 +60,7 @@ class Host {
 
  private:
   struct Flight {  // a collective that is enqueued
-    Call call;     // where it is captured, the policy is not told of it
+    Call call;     // where it is captured, the policy does not see it
     uint32_t slot;
     uint64_t number;
     bool started = false;

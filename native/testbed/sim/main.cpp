@@ -35,32 +35,32 @@ int fail(const std::string& text, const std::string& hint = "") {
   return 1;
 }
 
-std::vector<double> column(const sim::Found& found, double sim::Iteration::* field) {
+std::vector<double> column(const sim::Found& result, double sim::Iteration::* field) {
   std::vector<double> values;
-  values.reserve(found.iterations.size());
-  for (const sim::Iteration& each : found.iterations) values.push_back(each.*field);
+  values.reserve(result.iterations.size());
+  for (const sim::Iteration& each : result.iterations) values.push_back(each.*field);
   return values;
 }
 
-void print(const sim::Found& found, const std::string& policy, const std::string& json_file) {
-  const auto number = static_cast<double>(found.iterations.size());
-  const double ms = found.seconds * 1e3 / number, joules = found.joules / number;
+void print(const sim::Found& result, const std::string& policy, const std::string& json_file) {
+  const auto number = static_cast<double>(result.iterations.size());
+  const double ms = result.seconds * 1e3 / number, joules = result.joules / number;
   std::printf("%s, simulated: %zu iterations of %.3f ms, %.3f J of all GPUs, %.3f ms exposed, %.2f switches/s\n",
-              policy.c_str(), found.iterations.size(), ms, joules, found.exposed_ms, found.switches_per_s);
-  std::printf("%.1f s of virtual time in %.2f s: %.0f times real time\n", found.virtual_s, found.real_s,
-              found.virtual_s / found.real_s);
+              policy.c_str(), result.iterations.size(), ms, joules, result.exposed_ms, result.switches_per_s);
+  std::printf("%.1f s of virtual time in %.2f s: %.0f times real time\n", result.virtual_s, result.real_s,
+              result.virtual_s / result.real_s);
   if (json_file.empty()) return;
   json::Object object;
   object.add("policy", policy)
-      .add("iterations", found.iterations.size())
+      .add("iterations", result.iterations.size())
       .add("iteration_ms", ms)
       .add("joules_per_iteration", joules)
-      .add("exposed_ms", found.exposed_ms)
-      .add("switches_per_s", found.switches_per_s)
-      .add("first", found.first)
-      .add("each_ms", column(found, &sim::Iteration::ms))
-      .add("each_joules", column(found, &sim::Iteration::joules))
-      .add("virtual_s", found.virtual_s);
+      .add("exposed_ms", result.exposed_ms)
+      .add("switches_per_s", result.switches_per_s)
+      .add("first", result.first)
+      .add("each_ms", column(result, &sim::Iteration::ms))
+      .add("each_joules", column(result, &sim::Iteration::joules))
+      .add("virtual_s", result.virtual_s);
   sim::write_json(object, json_file);
 }
 
@@ -103,39 +103,39 @@ std::string text_of(const std::string& file_name) {
 // What a run folder says of the job. Where results go is no part of it, nor of its command.
 sim::About about(const CLI::App& app, const std::vector<std::string>& scenarios, const std::string& table_file,
                  uint32_t fingerprint, const sim::Asked& asked) {
-  sim::About its;
-  its.scenarios = scenarios;
-  its.policy = powerccl::kPolicyNames[static_cast<size_t>(asked.policy)];
-  its.clocks = asked.policy == PolicyName::kObserve && asked.clocks_mhz.empty() ? "none" : "simulated";
-  its.budget_pct = asked.policy == PolicyName::kAuto ? asked.budget_pct : 0;
-  its.seconds = asked.seconds;
-  its.warm_up_s = asked.warm_up_s;
-  its.seed = asked.seed;
-  its.command = {"powerccl-sim"};
+  sim::About description;
+  description.scenarios = scenarios;
+  description.policy = powerccl::kPolicyNames[static_cast<size_t>(asked.policy)];
+  description.clocks = asked.policy == PolicyName::kObserve && asked.clocks_mhz.empty() ? "none" : "simulated";
+  description.budget_pct = asked.policy == PolicyName::kAuto ? asked.budget_pct : 0;
+  description.seconds = asked.seconds;
+  description.warm_up_s = asked.warm_up_s;
+  description.seed = asked.seed;
+  description.command = {"powerccl-sim"};
   for (const CLI::Option* option : app.get_options()) {
     const std::string name = option->get_name();
     if (name == "--json" || name == "--run-folder") continue;
     for (const std::string& value : option->results()) {
-      if (name.starts_with("--")) its.command.push_back(name);
-      its.command.push_back(value);
+      if (name.starts_with("--")) description.command.push_back(name);
+      description.command.push_back(value);
     }
   }
-  its.contents = json::value(its.command) + json::value(fingerprint) + text_of(table_file);
-  for (const std::string& file : scenarios) its.contents += text_of(file);
-  return its;
+  description.contents = json::value(description.command) + json::value(fingerprint) + text_of(table_file);
+  for (const std::string& file : scenarios) description.contents += text_of(file);
+  return description;
 }
 
 sim::LeaseLoss lease_loss(const std::string& text, const powerccl::physics::Platform& platform) {
-  sim::LeaseLoss found;
+  sim::LeaseLoss loss;
   std::istringstream in(text);
   char first = 0, second = 0;
-  in >> found.host >> first >> found.from_s >> second >> found.to_s;
+  in >> loss.host >> first >> loss.from_s >> second >> loss.to_s;
   const bool read = !in.fail() && in.peek() == EOF && first == ':' && second == ':';
-  if (!read || found.host >= platform.hosts || found.from_s < 0 || found.to_s <= found.from_s) {
+  if (!read || loss.host >= platform.hosts || loss.from_s < 0 || loss.to_s <= loss.from_s) {
     throw powerccl::bench::Failure(powerccl::bench::kExitUsage, "--lease-lost " + text + " names no span of a host",
                                    "HOST:FROM:TO, such as 0:30:60; hosts count from 0 and times are in seconds");
   }
-  return found;
+  return loss;
 }
 
 int parse_and_run(int argc, char** argv) {

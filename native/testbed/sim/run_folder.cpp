@@ -112,7 +112,7 @@ void RunFolder::begin(Time start) {
     header.rank = static_cast<int32_t>(rank);
     header.local_rank = static_cast<int32_t>(platform_.index_on_host(rank));
     header.nranks = static_cast<int32_t>(platform_.gpus);
-    header.pid = rank + 1;  // processes of one host are told apart by it
+    header.pid = rank + 1;  // processes of one host differ in it
     header.start_ns = header.start_realtime_ns = static_cast<uint64_t>(start);
     header.limit_records = UINT64_MAX;
     set_text(header.host, host_name(platform_.host_of(rank)));

@@ -14,7 +14,7 @@ namespace {
 
 constexpr Time kBegin = 1'000'000'000;  // 0 means "never" in many places
 
-// Rank 0 is client 1: 0 is nobody.
+// Rank 0 is client 1: 0 is no client.
 ClientId client_of(uint32_t rank) {
   return rank + 1;
 }
@@ -99,8 +99,8 @@ void Server::wait(uint32_t rank, uint32_t stream, uint32_t on) {
 }
 
 bool Server::done(uint32_t rank, uint32_t stream) const {
-  const auto found = sequences_[rank].find(stream);
-  return found == sequences_[rank].end() || pages_[rank]->streams[stream].completed.load() >= found->second;
+  const auto sequence = sequences_[rank].find(stream);
+  return sequence == sequences_[rank].end() || pages_[rank]->streams[stream].completed.load() >= sequence->second;
 }
 
 uint64_t Server::communicator(const std::vector<uint32_t>& members) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The emulated GPU server in virtual time: the same engine that the real-time server drives, with nobody waiting for
-// it. Ranks are clients that call it directly.
+// The emulated GPU server in virtual time: the same engine that the real-time server drives, without
+// waiting. Ranks are clients that call it directly.
 #ifndef POWERCCL_SIM_SERVER_H
 #define POWERCCL_SIM_SERVER_H
 #include <cstddef>

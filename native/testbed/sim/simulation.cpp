@@ -150,14 +150,14 @@ class Simulation {
   }
 
   Lease lease_of(uint32_t rank) {
-    Lease its;
-    its.interval_ns = static_cast<Time>(asked_.lease_interval_ms * 1e6);
+    Lease lease;
+    lease.interval_ns = static_cast<Time>(asked_.lease_interval_ms * 1e6);
     const auto at = [this](double s) { return server_.now() + static_cast<Time>(s * 1e9); };
     for (const LeaseLoss& each : asked_.lease_losses) {
       if (each.host == server_.engine().platform().host_of(rank))
-        its.absences.push_back({at(each.from_s), at(each.to_s)});
+        lease.absences.push_back({at(each.from_s), at(each.to_s)});
     }
-    return its;
+    return lease;
   }
 
   // Ranks with a scenario each go on by themselves, as in a job; an iteration is rank 0's.

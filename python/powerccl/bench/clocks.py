@@ -88,9 +88,9 @@ class SweptClocks:
 
     def connect_bench(self) -> socket.socket:
         """What the next powerccl-bench is to inherit; close it here once that is started."""
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        self._bench = ours
-        return theirs
+        kept, inherited = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._bench = kept
+        return inherited
 
     def attend(self, seconds: float) -> None:
         """Do for so long what powerccl-bench asks for.

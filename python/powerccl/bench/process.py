@@ -38,8 +38,8 @@ def with_libraries(environment: Mapping[str, str]) -> dict[str, str]:
     made = dict(environment)
     if library := nccl_library(environment):
         made["NCCL_LIBRARY"] = library
-    found = importlib.util.find_spec("nvidia")
-    places = found.submodule_search_locations if found else None
+    wheels = importlib.util.find_spec("nvidia")
+    places = wheels.submodule_search_locations if wheels else None
     # Of CUDA 13, and of those before, which had a wheel for each library.
     folders = [Path(place, folder) for place in places or () for folder in ("cu13/lib", "cublas/lib")]
     with_cublas = [str(folder) for folder in folders if any(folder.glob("libcublas.so.*"))]

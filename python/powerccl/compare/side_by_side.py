@@ -400,7 +400,7 @@ def _notes(sides: Sequence[_Side], rows: Sequence[Row], kind: str) -> list[str]:
             "start, node or hour also changes results. Name several runs per side: A1,A2,A3"
         )
     if any(each.pct is not None and each.verdict == UNKNOWN for row in rows for each in row.changes):
-        notes.append("?: there is one run per side, so chance cannot be judged. Name several runs per side: A1,A2,A3")
+        notes.append("?: each side has one run, so chance cannot be judged. Name several runs per side: A1,A2,A3")
     if len(judged) > MANY_ROWS:
         notes.append(f"at 95 %, about {round(len(judged) / 20)} of {len(judged)} changes look significant by chance")
     if kind in (SWEEP, MPI_SWEEP) and any("bandwidth" in row.what for row in rows):

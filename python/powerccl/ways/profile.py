@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What `powerccl profile --ways` does: every way of each pattern and size, by itself and beside computation."""
+"""What `powerccl profile --ways` does: every way of each pattern and size, alone and beside computation."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def table_of(files: list[Path], name: str, made: str) -> WaysTable:
         != (machine.gpu, machine.ranks, machine.nccl_version, machine.products)
         for each in machines
     ):
-        raise PowercclError("these rounds are of different machines or products", "omit --resume to start anew")
+        raise PowercclError("these rounds are of different machines or products", "omit --resume to start again")
     return WaysTable(
         name=name,
         gpu=machine.gpu,

@@ -45,7 +45,7 @@ def print_table(console: Console, table: WaysTable) -> None:
     console.print(grid)
     if besides:
         console.print(f"{', '.join(besides)}: time that a call costs while the GPU computes that, against plain")
-    console.print("*: slower than plain, by itself or beside computation")
+    console.print("*: slower than plain, alone or beside computation")
     least = never_slower_from(table, "all_gather", COPY_ENGINE)
     if least is None:
         console.print(f"`powerccl run --ways` would change nothing: {why_never(table, 'all_gather', COPY_ENGINE)}.")

@@ -41,7 +41,7 @@ class Unknown:
 
 
 # The likely machine and others, each with one thing changed. Shares: matrix products follow the clock all but wholly,
-# decoding hardly (docs/concepts/hardware.md). Knees: PCCL's minimum clocks on three servers lie within 0.8 and 1.2 of
+# decoding hardly (docs/concepts/hardware.md). Knees: PCCL's minimum clocks on three servers are within 0.8 and 1.2 of
 # the models'. Levels: voltages of published boards fall to 62 to 89 % of the highest.
 LIKELY = Unknown()
 # Those first that mattered most on recorded and emulated runs: of large jobs not all are simulated.
@@ -77,7 +77,7 @@ def of_run(conf: str, run: Recorded) -> str:
             quickest[each.pattern] = min(quickest.get(each.pattern, each.transfer_us), each.transfer_us)
     values = {"gpus": str(len(run.programs)), "link_scale": "1"}
     for pattern, sizes in curves.items():
-        points = [f"{size}:{median(found):.6g}" for size, found in sorted(sizes.items())]
+        points = [f"{size}:{median(rates):.6g}" for size, rates in sorted(sizes.items())]
         values[f"{pattern}.bandwidth_gbs"] = " ".join(points)
         base = float(value_of(conf, f"{pattern}.base_latency_us"))
         values[f"{pattern}.base_latency_us"] = f"{min(base, quickest[pattern]):.4g}"
