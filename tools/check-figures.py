@@ -42,7 +42,6 @@ ELSEWHERE = {
     "README.md": {"published": "17.3 %"},
     "docs/concepts/plugin-cost.md": {"measured and not kept": "44 %"},
     "docs/concepts/policies.md": {"measured and not kept": "320 ms"},
-    "docs/guides/prove.md": {"of intervals": "95 %"},
     "docs/guides/save-energy-without-clocks.md": {"of intervals": "95 %"},
     "docs/guides/tune.md": {
         "measured; results keep only the ratios": "64.8 us, 46.3 us, 461 us, 237 us, 2.5 ms, 0.77 ms, 3.9 ms, 1.2 ms, "

@@ -175,6 +175,8 @@ def test_a_stall_is_what_iterations_take_longer() -> None:
     found = stall_of("product", [top, below, top], [(called, 4), (called, 4)])
     assert found.ms_per_call.value == pytest.approx(5.0)
     assert found.calls == 8
+    noisy = stall_of("product", [top, below] * 5, [(called, 4)] * 8 + [([99.0] * 20, 4)])
+    assert (noisy.ms_per_call.value, noisy.ms_per_call.high) == pytest.approx((5.0, 5.0)), "one turn is an outlier"
     none = stall_of("product", [top, below, top], [([10.1] * 20, 4)] * 2)
     assert none.ms_per_call.value == pytest.approx(0.0, abs=1e-9)
 

@@ -47,7 +47,7 @@ class Transition(msgspec.Struct, frozen=True):
 
 
 class Stall(msgspec.Struct, frozen=True):
-    """How much longer a load takes for each clock call beside it, in ms, with the 95 % interval over turns."""
+    """How much longer a load takes for each clock call beside it, in ms: the median turn, with its 93 % interval."""
 
     load: str
     ms_per_call: Estimate
