@@ -125,11 +125,8 @@ def time_of(proof: Proof, truth: Truth, point: LoadPoint) -> float:
     return truth.time_ms(point.load, point.sm_clock_mhz, count)
 
 
-def without_tails(conf: str) -> dict[str, str]:
-    """Keys that give a platform's clock calls one length, and a stall: a median of few draws is not their truth."""
-    if "\nset_clock_call_spread" not in conf:
-        return {}
-    return {"set_clock_call_spread": "0", "clock_transition_spread": "0", "set_clock_stall_us": f"{STALL_US:g}"}
+# Calls of one length, and a stall: a median of few draws is not their truth.
+WITHOUT_TAILS = {"set_clock_call_spread": "0", "clock_transition_spread": "0", "set_clock_stall_us": f"{STALL_US:g}"}
 
 
 def prove(platform: str, changes: dict[str, str], out: Path) -> Proof:
@@ -208,9 +205,8 @@ def main() -> None:
         for platform in filter(None, asked.platforms.split(",")):
             kept = folder / f"{platform}.json"
             conf = native.emulated_platforms()[platform].read_text()
-            changes = without_tails(conf)
-            proof = read_json(kept, Proof) if kept.exists() else prove(platform, changes, kept.resolve())
-            truth = Truth(changed(conf, changes))
+            proof = read_json(kept, Proof) if kept.exists() else prove(platform, WITHOUT_TAILS, kept.resolve())
+            truth = Truth(changed(conf, WITHOUT_TAILS))
             seconds.append(proof.seconds)
             assert proof.restored and proof.restored.all_back
             for quantity, values in errors_of(proof, truth).items():

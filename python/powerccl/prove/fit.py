@@ -147,8 +147,7 @@ def emulated(proof: Proof, like: str, conf: str) -> Emulated:
         keys["set_clock_call_us"] = f"{proof.calls.median_us:g}"
     if proof.clock_switch and proof.clock_switch.transition_us is not None:
         keys["clock_transition_us"] = f"{proof.clock_switch.transition_us:g}"
-    if "\nset_clock_call_spread" in conf:
-        keys |= _tail_keys(proof)
+    keys |= _tail_keys(proof)
     keys |= _power_keys(proof, conf)
     keys |= _collective_keys(proof, conf)
     return Emulated(like, keys)
@@ -164,8 +163,10 @@ def _tail_keys(proof: Proof) -> dict[str, str]:
         # The worst of n is about as far out as the quantile of n / (n + 1).
         out = [NormalDist().inv_cdf(each.switches / (each.switches + 1)) for each in proof.transitions]
         keys["clock_transition_spread"] = f"{sum(spreads) / max(sum(out), 1):.3g}"
-    sure = [each.ms_per_call.value for each in proof.stalls if each.ms_per_call.low > 0]
-    return {**keys, "set_clock_stall_us": f"{max(sure, default=0.0) * 1e3:.4g}"}
+    if proof.stalls:
+        sure = [each.ms_per_call.value for each in proof.stalls if each.ms_per_call.low > 0]
+        keys["set_clock_stall_us"] = f"{max(sure, default=0.0) * 1e3:.4g}"
+    return keys
 
 
 def _power_keys(proof: Proof, conf: str) -> dict[str, str]:
