@@ -91,7 +91,7 @@ demo:
 # make figures-first     measures a user's first minutes, into build/figures/first.json
 # make figures-mpi       measures what the MPI adapter saves and costs on this machine, into build/figures/mpi.json
 # make figures-tune      measures the search over NCCL's parameters on an emulated server, into build/figures/tune.json
-# make figures-prove     measures `powerccl prove` on three emulated servers and kills it 100 times, in 80 minutes, into build/figures/prove.json
+# make figures-prove     measures `powerccl prove` on three emulated servers and kills it 100 times, in an hour, into build/figures/prove.json
 # make figures-analysis  measures energy attribution on an emulated server and what reports cost, into build/figures/analysis.json
 FIGURES = $(BIN)/python evidence/scripts/$@.py --out build/figures/$(@:figures-%=%).json
 figures-demo figures-first figures-mpi figures-tune figures-prove figures-analysis: native setup
