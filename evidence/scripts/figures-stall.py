@@ -48,7 +48,6 @@ def figures_of(trials: dict[tuple[str, int], Trial], policy: str) -> Figures:
             stem = f"stall.{server}.{name}.{stall_ms}ms"
             found[f"{stem}.slowdown_pct"] = bare(round(trial.slowdown_pct, 3), "%")
             found[f"{stem}.saved_pct"] = bare(round(trial.saved_pct, 3), "%")
-            found[f"{stem}.switches_per_s"] = bare(round(trial.switches_per_s, 3), "1/s")
         slow, lost = ({at: sign * getattr(trial, key) for at, trial in of.items()}
                       for sign, key in ((1, "slowdown_pct"), (-1, "saved_pct")))  # fmt: skip
         found[f"stall.{server}.{name}.break_even_ms"] = bare(passes_ms(slow, BUDGET_PCT), "ms", len(of))
