@@ -8,7 +8,7 @@ import random
 from dataclasses import dataclass
 from pathlib import Path
 
-from powerccl.whatif.machines import changed, points_of, value_of
+from powerccl.platforms.conf import changed, points_of, value_of
 
 PLATFORMS = Path(__file__).resolve().parents[2] / "native/testbed/emulator/platforms"
 # By kind of GPU: the platform that has its server, and the board files that machines are drawn from.

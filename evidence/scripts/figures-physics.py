@@ -25,9 +25,8 @@ from scipy.optimize import nnls
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 from evidence.analysis.boards_picture import MOST, Load, draw
+from evidence.analysis.power_law import PowerLaw
 from support.figures import Figures, about, one, show, write
-
-from powerccl.whatif.machines import points_of, value_of
 
 BOARDS = ROOT / "native/testbed/emulator/platforms/boards"
 LOWEST_MHZ = {"v100-sxm": 870.0}  # below it, logs of that set ramp with the clock, whatever the program
@@ -54,29 +53,13 @@ class Series:
     fitted: bool
 
 
-class Board:
-    """A board file's law of power, as Gpu::watts_at has it."""
+class Board(PowerLaw):
+    """A board's file, and loads on it."""
 
     def __init__(self, name: str) -> None:
         """Read boards/NAME.conf."""
-        text = (BOARDS / f"{name}.conf").read_text()
-        number = {
-            key: float(value_of(text, key))
-            for key in ("static_w", "tree_w", "compute_w", "memory_static_w", "memory_w", "power_limit_w")
-        }
-        self.number = number
-        curve = points_of(text, "voltage_v")
-        self._mhz, self._volts = [float(at) for at, _ in curve], [volts for _, volts in curve]
-
-    def terms(self, clock_mhz: float) -> tuple[float, float, float]:
-        """Watts of an idle GPU, and what a matrix product and a copy add, at a clock."""
-        f_v2 = clock_mhz * float(np.interp(clock_mhz, self._mhz, self._volts)) ** 2
-        has = self.number
-        return (
-            has["static_w"] + has["tree_w"] * f_v2,
-            has["compute_w"] * f_v2,
-            has["memory_static_w"] + has["memory_w"] * f_v2,
-        )
+        super().__init__((BOARDS / f"{name}.conf").read_text())
+        self.limit_w = self.number("power_limit_w")
 
     def activity(self, points: list[Point]) -> tuple[float, float]:
         """What a load keeps busy, by least squares of relative errors; nothing is negative."""
@@ -91,7 +74,7 @@ class Board:
     def watts(self, clock_mhz: float, activity: tuple[float, float]) -> float:
         """What such a load draws; a governor holds the limit."""
         idle, product, copy = self.terms(clock_mhz)
-        return min(idle + activity[0] * product + activity[1] * copy, self.number["power_limit_w"])
+        return min(idle + activity[0] * product + activity[1] * copy, self.limit_w)
 
 
 def memory_share(points: list[Point]) -> tuple[float, float]:
@@ -212,7 +195,7 @@ def main() -> None:
     times: dict[str, list[float]] = {}
     for series in every:
         board = Board(series.board)
-        free = [each for each in series.points if each.watts < AT_LIMIT * board.number["power_limit_w"]]
+        free = [each for each in series.points if each.watts < AT_LIMIT * board.limit_w]
         few = [free[0], free[len(free) // 2], free[-1]]
         same = [each for each in every if each.board == series.board and each.fitted and
                 each.load == series.load.removesuffix(", other runs and GPUs")]  # fmt: skip

@@ -24,41 +24,28 @@ from statistics import median
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT), str(ROOT / "tests/e2e"), str(ROOT / "tests")]
 
+from evidence.analysis.power_law import PowerLaw
 from harness import IDLE_MHZ, EmulatedMachine
-from support.figures import Figure, Figures, one, show, write
+from support.figures import Figure, Figures, about, one, show, write
 
 from powerccl.files import read_json
 from powerccl.launch.native import NativeFiles, find_native
 from powerccl.patterns import bus_factor
-from powerccl.platforms.conf import points_of, value_of
+from powerccl.platforms.conf import changed, points_of
 from powerccl.prove.file import LoadPoint, Proof
 from powerccl.prove.fit import Power, at_size, fit_power, free
 from powerccl.prove.loads import ALL_REDUCE_BYTES, ITERATION_MS
-from powerccl.whatif.machines import changed
 
 PLATFORMS = "h100x8,a100x4,h200x4"
 ACTIVITIES = {"idle": (0.0, 0.0), "product": (1.0, 0.0), "copy": (0.0, 1.0), "decode": (0.15, 0.85)}
-STALL_US = 10_000.0  # of a clock call, where the emulator knows stalls
+# A stall, and calls of one length: a median of few draws is not their truth.
+CHANGES = {"set_clock_stall_us": "10000", "set_clock_call_spread": "0", "clock_transition_spread": "0"}
 PATIENCE_S = 5.0  # after a kill, until all GPUs are idle at their idle clock: neither locked nor at work
 COMMAND = [sys.executable, "-m", "powerccl", "prove"]
 
 
-class Truth:
+class Truth(PowerLaw):
     """A platform file's law, as native/testbed/physics has it."""
-
-    def __init__(self, conf: str) -> None:
-        """Read what the loads of `prove` depend on."""
-        self.conf = conf
-        self._volts = [(float(at), value) for at, value in points_of(conf, "voltage_v")]
-
-    def number(self, key: str, otherwise: float | None = None) -> float:
-        """A key's value."""
-        try:
-            return float(value_of(self.conf, key))
-        except KeyError:
-            if otherwise is None:
-                raise
-            return otherwise
 
     def at_size(self, key: str, power_law: bool = False) -> float:
         """A curve's value at the size that is reduced."""
@@ -66,13 +53,11 @@ class Truth:
 
     def watts(self, load: str, clock_mhz: float) -> float:
         """What a GPU draws."""
-        square = clock_mhz * self._volts_at(clock_mhz) ** 2
-        idle = self.number("static_w") + self.number("tree_w") * square
+        idle, product, copy = self.terms(clock_mhz)
         if load == "all-reduce":
-            return idle + self.at_size("comm_w") + self.number("comm_clock_w") * square
+            return idle + self.at_size("comm_w") + self.number("comm_clock_w") * self.f_v2(clock_mhz)
         compute, memory = ACTIVITIES[load]
-        copy = self.number("memory_static_w") + self.number("memory_w") * square
-        return max(idle + compute * self.number("compute_w") * square + memory * copy, self.number("idle_p8_w"))
+        return max(idle + compute * product + memory * copy, self.number("idle_p8_w"))
 
     def time_ms(self, load: str, clock_mhz: float, all_reduces: int) -> float:
         """What an iteration takes."""
@@ -83,15 +68,6 @@ class Truth:
         gbs = self.at_size("all_reduce.bandwidth_gbs", power_law=True) * min(1.0, float((clock_mhz / knee) ** fall))
         us = bus_factor("all_reduce", round(self.number("gpus"))) * ALL_REDUCE_BYTES / gbs / 1e3
         return us * all_reduces / 1e3
-
-    def _volts_at(self, clock_mhz: float) -> float:
-        before = self._volts[0]
-        for point in self._volts:
-            if clock_mhz <= point[0]:
-                share = (clock_mhz - before[0]) / (point[0] - before[0]) if point != before else 0.0
-                return before[1] + share * (point[1] - before[1])
-            before = point
-        return before[1]
 
 
 def off_pct(found: float, truth: float) -> float:
@@ -125,14 +101,9 @@ def time_of(proof: Proof, truth: Truth, point: LoadPoint) -> float:
     return truth.time_ms(point.load, point.sm_clock_mhz, count)
 
 
-# Calls of one length, and a stall: a median of few draws is not their truth.
-WITHOUT_TAILS = {"set_clock_call_spread": "0", "clock_transition_spread": "0", "set_clock_stall_us": f"{STALL_US:g}"}
-
-
-def prove(platform: str, changes: dict[str, str], out: Path) -> Proof:
-    """Run it at its full length; what it found."""
-    behind = ",".join(f"{key}={value}" for key, value in changes.items())
-    server = f"{platform}:{behind}" if behind else platform
+def prove(platform: str, out: Path) -> Proof:
+    """Run it at its full length on the platform with CHANGES; what it found."""
+    server = f"{platform}:" + ",".join(f"{key}={value}" for key, value in CHANGES.items())
     subprocess.run([*COMMAND, "--emulate", server, "--out", str(out)], check=True, cwd=out.parent)
     return read_json(out, Proof)
 
@@ -205,15 +176,13 @@ def main() -> None:
         for platform in filter(None, asked.platforms.split(",")):
             kept = folder / f"{platform}.json"
             conf = native.emulated_platforms()[platform].read_text()
-            proof = read_json(kept, Proof) if kept.exists() else prove(platform, WITHOUT_TAILS, kept.resolve())
-            truth = Truth(changed(conf, WITHOUT_TAILS))
+            proof = read_json(kept, Proof) if kept.exists() else prove(platform, kept.resolve())
+            truth = Truth(changed(conf, CHANGES))
             seconds.append(proof.seconds)
             assert proof.restored and proof.restored.all_back
             for quantity, values in errors_of(proof, truth).items():
                 errors.setdefault(quantity, []).extend(values)
-            stalls += [
-                abs(each.ms_per_call.value - truth.number("set_clock_stall_us", 0) / 1e3) for each in proof.stalls
-            ]
+            stalls += [abs(each.ms_per_call.value - truth.number("set_clock_stall_us") / 1e3) for each in proof.stalls]
         for quantity, values in errors.items():
             figures[f"prove.{quantity}.error_pct"] = figure(values, "%")
         if errors:
@@ -224,7 +193,11 @@ def main() -> None:
         left = kills(native, asked.kills, asked.kill_within_s, asked.together)
         figures["prove.left_low"] = one(left, "1", asked.kills)
     show(figures)
-    write(asked.out, figures)
+    conditions = (
+        "errors against the platform file, with calls of one length and a stall of 10 ms, at the clock that was read; "
+        "value: the median, high: the worst; points at a power limit left out"
+    )
+    write(asked.out, figures, **about("make figures-prove", conditions))
     print(json.dumps({"worst": {name: max(each) for name, each in errors.items()}}))
 
 

@@ -25,9 +25,9 @@ sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 from support.figures import Figure, Figures, about, bare, write
 
 from powerccl.launch.native import find_native
+from powerccl.platforms.conf import changed
 from powerccl.platforms.policy_table import policy_table
 from powerccl.platforms.store import load_profile
-from powerccl.whatif.machines import changed
 from powerccl.whatif.simulator import SIMULATOR, simulate
 
 # Pipeline and tensor parallelism need four ranks, and the straggler is the fourth.

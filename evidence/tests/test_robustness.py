@@ -13,8 +13,8 @@ from evidence.robustness import jobs, machines
 from evidence.robustness.trials import Trial, best_held, best_of_each, profile_of
 from tool_module import load_tool
 
+from powerccl.platforms.conf import changed, points_of, value_of
 from powerccl.platforms.policy_table import policy_table
-from powerccl.whatif.machines import changed, points_of, value_of
 from powerccl.whatif.simulator import Simulated
 
 EVIDENCE = Path(__file__).resolve().parents[1]

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from powerccl.whatif.machines import value_of
+from powerccl.platforms.conf import value_of
 
 PLATFORMS = Path(__file__).resolve().parents[2] / "native/testbed/emulator/platforms"
 TEXTS = {file.stem: file.read_text() for file in PLATFORMS.glob("*.conf")}

@@ -16,6 +16,7 @@ from powerccl.analysis.programs.calls import Ints, NoProgramError
 from powerccl.analysis.programs.program import Collective, Program, Recorded
 from powerccl.analysis.programs.recording import Recording
 from powerccl.commands import cli
+from powerccl.platforms.conf import model_of, points_of, value_of
 from powerccl.platforms.store import load_profile
 from powerccl.traces.folder import read_run
 from powerccl.whatif import machines
@@ -227,31 +228,31 @@ def test_what_cannot_be_simulated_says_why(tmp_path: Path) -> None:
 def test_the_machine_is_as_quick_as_the_run(tmp_path: Path) -> None:
     run = Recording(read_run(synthetic.exposed_run(tmp_path / "run"))).programs(1.0)
     conf = machines.of_run(CONF, run)
-    assert machines.value_of(conf, "gpus") == "2"
-    points = dict(point.split(":") for point in machines.value_of(conf, "all_reduce.bandwidth_gbs").split())
+    assert value_of(conf, "gpus") == "2"
+    points = dict(point.split(":") for point in value_of(conf, "all_reduce.bandwidth_gbs").split())
     assert float(points["609222656"]) == pytest.approx(609_222_656 / 370e6, rel=1e-3)
-    assert machines.value_of(conf, "all_gather.bandwidth_gbs") == machines.value_of(CONF, "all_gather.bandwidth_gbs")
+    assert value_of(conf, "all_gather.bandwidth_gbs") == value_of(CONF, "all_gather.bandwidth_gbs")
 
 
 def test_what_a_run_does_not_tell_can_be_changed() -> None:
     assert machines.with_unknown(CONF, Unknown()) == CONF
     bound = machines.with_unknown(CONF, Unknown(memory_share=0.5))
-    assert machines.value_of(bound, "memory_bound_share") == "0.5"
-    before = machines.points_of(CONF, "voltage_v")
-    level = machines.points_of(machines.with_unknown(CONF, Unknown(level=0.5)), "voltage_v")
+    assert value_of(bound, "memory_bound_share") == "0.5"
+    before = points_of(CONF, "voltage_v")
+    level = points_of(machines.with_unknown(CONF, Unknown(level=0.5)), "voltage_v")
     top = before[-1][1]
     assert (level[0][1], level[-1][1]) == pytest.approx((top / 2, top), abs=1e-3)
     assert [at for at, _ in level] == [at for at, _ in before]
     rises = [[(volts - curve[0][1]) / (top - curve[0][1]) for _, volts in curve] for curve in (level, before)]
     assert rises[0] == pytest.approx(rises[1], abs=1e-3), "the curve keeps its form"
-    knee = machines.value_of(machines.with_unknown(CONF, Unknown(knee=100.0)), "all_reduce.knee_mhz").split()
-    assert {point.split(":")[1] for point in knee} == {machines.value_of(CONF, "clock_max_mhz")}
+    knee = value_of(machines.with_unknown(CONF, Unknown(knee=100.0)), "all_reduce.knee_mhz").split()
+    assert {point.split(":")[1] for point in knee} == {value_of(CONF, "clock_max_mhz")}
     double = machines.drawing(CONF, 2.0)
-    assert float(machines.value_of(double, "static_w")) == 2 * float(machines.value_of(CONF, "static_w"))
+    assert float(value_of(double, "static_w")) == 2 * float(value_of(CONF, "static_w"))
     h100 = (PLATFORMS / "h100x8.conf").read_text()
     for key in ("memory_static_w", "memory_w"):
-        assert float(machines.value_of(machines.drawing(h100, 2.0), key)) == 2 * float(machines.value_of(h100, key))
-    assert machines.value_of(double, "power_limit_w") == machines.value_of(CONF, "power_limit_w")
+        assert float(value_of(machines.drawing(h100, 2.0), key)) == 2 * float(value_of(h100, key))
+    assert value_of(double, "power_limit_w") == value_of(CONF, "power_limit_w")
 
 
 def collective(size: int, transfer_us: float, members: tuple[int, ...]) -> Collective:
@@ -280,12 +281,12 @@ def test_a_profile_tells_what_switching_costs() -> None:
     profile = load_profile("t4x8")
     assert profile.clock_switch is not None
     conf = machines.with_profile(CONF, profile)
-    assert float(machines.value_of(conf, "set_clock_call_us")) == pytest.approx(profile.clock_switch.call_us, rel=1e-4)
+    assert float(value_of(conf, "set_clock_call_us")) == pytest.approx(profile.clock_switch.call_us, rel=1e-4)
 
 
 def test_gpus_without_a_model_are_taken_for_another() -> None:
-    assert machines.model_of("NVIDIA H200") == "h200x4"
-    assert machines.model_of("NVIDIA B300") == machines.model_of("") == "h100x8"
+    assert model_of("NVIDIA H200") == "h200x4"
+    assert model_of("NVIDIA B300") == model_of("") == "h100x8"
 
 
 def test_a_fit_finds_the_rate_beside_collectives() -> None:
@@ -296,7 +297,7 @@ def test_a_fit_finds_the_rate_beside_collectives() -> None:
 
     def simulate(conf: str, texts: list[str]) -> Simulated:
         ms = float(texts[0].split()[1])
-        draws = float(machines.value_of(conf, "static_w")) / float(machines.value_of(CONF, "static_w"))
+        draws = float(value_of(conf, "static_w")) / float(value_of(CONF, "static_w"))
         return Simulated(0, [ms] * 10, [0.05 * ms * draws] * 10)
 
     found = fitted(CONF, programs, 55.0, simulate)

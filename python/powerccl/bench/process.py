@@ -75,6 +75,31 @@ def make_work_folder(folder: Path, resume: bool = True, other: str = "file") -> 
         raise PowercclError(f"cannot write {folder}: {error.strerror}", f"name another {other} with --out") from error
 
 
+def start_group(
+    command: list[str], environment: Mapping[str, str], log: Path, stdin: int = subprocess.DEVNULL
+) -> subprocess.Popen[bytes]:
+    """Start a powerccl-bench that leads a process group, with its lines in a pipe and its words behind those of `log`.
+
+    Raises:
+        PowercclError: it cannot be executed.
+    """
+    with log.open("ab") as words:
+        try:
+            return subprocess.Popen(
+                command, stdin=stdin, stdout=subprocess.PIPE, stderr=words, env=environment, start_new_session=True
+            )
+        except OSError as error:
+            raise PowercclError(f"cannot run {command[0]}: {error.strerror}", "reinstall powerccl") from error
+
+
+def end_group(process: subprocess.Popen[bytes], seconds: float) -> None:
+    """Ask the leader of a process group to end, and kill what is left of the group after so many seconds."""
+    process.terminate()
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        process.wait(seconds)
+    kill_group(process)
+
+
 def kill_group(process: subprocess.Popen[bytes]) -> None:
     """Kill a powerccl-bench that leads its process group, with all its ranks."""
     with contextlib.suppress(ProcessLookupError, PermissionError):

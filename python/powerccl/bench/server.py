@@ -18,7 +18,7 @@ from typing import Any
 
 import msgspec
 
-from powerccl.bench.process import kill_group
+from powerccl.bench.process import kill_group, start_group
 from powerccl.bench.trials import Sample, TrialFailedError
 from powerccl.bench.workload import Case
 from powerccl.errors import PowercclError
@@ -129,18 +129,7 @@ class BenchServer:
 
     def _start(self) -> None:
         self.log.parent.mkdir(parents=True, exist_ok=True)
-        with self.log.open("ab") as log:
-            try:
-                self._process = subprocess.Popen(
-                    self.command,
-                    stdin=subprocess.PIPE,
-                    stdout=subprocess.PIPE,
-                    stderr=log,
-                    env=self.environment,
-                    start_new_session=True,
-                )
-            except OSError as error:
-                raise PowercclError(f"cannot run {self.command[0]}: {error.strerror}", "reinstall powerccl") from error
+        self._process = start_group(self.command, self.environment, self.log, stdin=subprocess.PIPE)
         self.servers += 1
         self._replies = queue.Queue()
         threading.Thread(target=_read, args=(self._process, self._replies), daemon=True).start()

@@ -120,16 +120,21 @@ def visible_gpus_in(environment: Mapping[str, str]) -> list[str]:
     return [str(each) for each in uuids]
 
 
-def _ask_in(environment: Mapping[str, str], what: str) -> Any:
+def importable(environment: Mapping[str, str]) -> dict[str, str]:
+    """The environment in which another Python imports this package."""
     package = str(Path(__file__).resolve().parents[2])
     path = os.pathsep.join(filter(None, [package, environment.get("PYTHONPATH", "")]))
+    return {**environment, "PYTHONPATH": path}
+
+
+def _ask_in(environment: Mapping[str, str], what: str) -> Any:
     done = subprocess.run(
         [sys.executable, "-m", "powerccl.launch.gpus", what],
         capture_output=True,
         encoding="utf-8",
         errors="replace",
         timeout=30,
-        env={**environment, "PYTHONPATH": path},
+        env=importable(environment),
         check=False,
     )
     return json.loads(done.stdout)

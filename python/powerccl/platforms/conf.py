@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Platform files of the emulator (native/testbed/emulator/platforms/*.conf), read."""
+"""Platform files of the emulator (native/testbed/emulator/platforms/*.conf), read and changed."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 
 # Platforms that model a GPU, by a word of the names that NVML gives it. Others are taken for the first one.
 MODELS = {"H100": "h100x8", "H200": "h200x4", "A100": "a100x4", "A800": "a100x4", "T4": "t4x8"}
@@ -34,3 +35,12 @@ def points_of(conf: str, key: str) -> list[tuple[str, float]]:
     """
     pairs = (point.split(":") for point in value_of(conf, key).split())
     return [(at, float(value)) for at, value in pairs]
+
+
+def changed(conf: str, values: Mapping[str, str]) -> str:
+    """A platform file with other values; a key that it lacks is added."""
+    for key, value in values.items():
+        line = f"{key} = {value}"
+        conf, count = re.subn(rf"^{re.escape(key)}\s*=.*$", line, conf, count=1, flags=re.MULTILINE)
+        conf = conf if count else f"{conf}\n{line}\n"
+    return conf

@@ -13,7 +13,7 @@ from types import TracebackType
 
 import msgspec
 
-from powerccl.bench.process import kill_group
+from powerccl.bench.process import end_group, start_group
 from powerccl.errors import PowercclError
 from powerccl.launch.native import BENCH, NativeFiles
 from powerccl.launch.services import last_line
@@ -67,17 +67,9 @@ class Loop:
         """Start it, and return when it runs.
 
         Raises:
-            PowercclError: it ended, or needs more than two minutes to start.
+            PowercclError: it cannot be executed, ended, or needs more than two minutes to start.
         """
-        with self.log.open("ab") as log:
-            self._process = subprocess.Popen(
-                self._command,
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=log,
-                env=self._environment,
-                start_new_session=True,
-            )
+        self._process = start_group(self._command, self._environment, self.log)
         threading.Thread(target=self._read, args=(self._process,), daemon=True).start()
         deadline = time.monotonic() + START_S
         while len(self._iterations) < FIRST:
@@ -106,12 +98,8 @@ class Loop:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._process is None:
-            return
-        self._process.terminate()
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            self._process.wait(END_S)
-        kill_group(self._process)
+        if self._process:
+            end_group(self._process, END_S)
 
     def _read(self, process: subprocess.Popen[bytes]) -> None:
         assert process.stdout is not None

@@ -13,13 +13,12 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from statistics import fmean, median
 
 import msgspec
 
 from powerccl.errors import PowercclError
-from powerccl.launch.gpus import NVML
+from powerccl.launch.gpus import NVML, importable
 
 SM_CLOCK = 1  # NVML_CLOCK_SM
 # Between two readings of all GPUs. A read of an H100's counter takes 3 ms. Twice the pause would know the moment of a
@@ -58,13 +57,11 @@ class Reader:
     """The process that reads; it ends with its standard input."""
 
     def __init__(self, environment: Mapping[str, str], uuids: list[str]) -> None:
-        package = str(Path(__file__).resolve().parents[2])
-        path = os.pathsep.join(filter(None, [package, environment.get("PYTHONPATH", "")]))
         self._process = subprocess.Popen(
             [sys.executable, "-m", "powerccl.prove.reading", *uuids],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            env={**environment, "PYTHONPATH": path},
+            env=importable(environment),
             start_new_session=True,
         )
 

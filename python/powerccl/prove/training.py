@@ -3,20 +3,19 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import subprocess
 import sys
 import time
-from pathlib import Path
 from statistics import fmean
 
 import msgspec
 
-from powerccl.bench.process import kill_group
+from powerccl.bench.process import end_group
 from powerccl.errors import PowercclError
 from powerccl.estimate import Estimate
 from powerccl.files import read_json
+from powerccl.launch.gpus import importable
 from powerccl.launch.native import BENCH
 from powerccl.launch.services import last_line
 from powerccl.prove import loads
@@ -72,23 +71,19 @@ def _run(rig: Rig, policy: str, name: str) -> _Summary:
     bench += ["--seconds", f"{rig.pace.train_s:g}", "--json", str(out)]
     run = ["run", "--policy", policy, "--runs-dir", str(rig.folder), "--name", name]
     run += ["--set-clocks"] if policy != "observe" else []
-    path = os.pathsep.join(filter(None, [str(Path(__file__).parents[2]), rig.environment.get("PYTHONPATH", "")]))
     with log.open("wb") as output:
         process = subprocess.Popen(
             [sys.executable, "-m", "powerccl.prove.follow", str(os.getpid()), *run, "--", *bench],
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=output,
-            env={**rig.environment, "PYTHONPATH": path},
+            env=importable(rig.environment),
             start_new_session=True,
         )
     try:
         code = process.wait()
     except BaseException:
-        process.terminate()
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(END_S)
-        kill_group(process)
+        end_group(process, END_S)
         raise
     if code:
         raise PowercclError(f"the training step under {policy} ended with {code}: {last_line(log)}", f"read {log}")

@@ -10,16 +10,12 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Mapping
 from dataclasses import dataclass
 from statistics import median
 
 from powerccl.analysis.programs.program import Recorded
 from powerccl.patterns import bus_factor
-from powerccl.platforms.conf import MODELS as MODELS
-from powerccl.platforms.conf import model_of as model_of
-from powerccl.platforms.conf import points_of as points_of
-from powerccl.platforms.conf import value_of as value_of
+from powerccl.platforms.conf import changed, points_of, value_of
 from powerccl.platforms.policy_table import minimum_clocks
 from powerccl.platforms.schema import PlatformProfile
 
@@ -53,15 +49,6 @@ OTHERS = (
     Unknown(level=0.65),
     Unknown(knee=0.8),
 )
-
-
-def changed(conf: str, values: Mapping[str, str]) -> str:
-    """A platform file with other values; a key that it lacks is added."""
-    for key, value in values.items():
-        line = f"{key} = {value}"
-        conf, count = re.subn(rf"^{re.escape(key)}\s*=.*$", line, conf, count=1, flags=re.MULTILINE)
-        conf = conf if count else f"{conf}\n{line}\n"
-    return conf
 
 
 def of_run(conf: str, run: Recorded) -> str:

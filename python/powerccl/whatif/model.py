@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from powerccl.analysis.programs.program import Recorded, stretched
+from powerccl.platforms.conf import value_of
 from powerccl.whatif import machines
 from powerccl.whatif.scenarios import scenario_texts
 from powerccl.whatif.simulator import Simulated
@@ -49,7 +50,7 @@ def fitted(base: str, programs: Programs, watts: float | None, simulate: Simulat
     low, high = MOST_LOST, 1.0
     times = 1.0
     best: tuple[float, Recorded, str, list[str], Simulated] | None = None
-    rate = float(machines.value_of(base, "overlap_compute_rate"))
+    rate = float(value_of(base, "overlap_compute_rate"))
     for _ in range(STEPS):
         run = programs(rate)
         conf, texts = machines.of_run(base, run), scenario_texts(run)

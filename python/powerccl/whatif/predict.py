@@ -16,6 +16,7 @@ from powerccl.analysis.programs.calls import NoProgramError
 from powerccl.analysis.programs.program import Recorded
 from powerccl.analysis.programs.recording import Recording
 from powerccl.estimate import Estimate
+from powerccl.platforms.conf import MODELS, changed, model_of
 from powerccl.platforms.policy_table import policy_table
 from powerccl.platforms.schema import PlatformProfile
 from powerccl.quantities import exact, plural
@@ -57,12 +58,12 @@ def what_if(
     """
     if len(run.ranks) > MOST_RANKS:
         raise NoProgramError(f"it has {len(run.ranks)} ranks, and {MOST_RANKS} can be simulated")
-    model_name = machines.model_of(gpu)
+    model_name = model_of(gpu)
     base = (platforms / f"{model_name}.conf").read_text()
     if profile:
         base = machines.with_profile(base, profile)
     switching = {"set_clock_call_us": terms.call_us, "clock_transition_us": terms.transition_us}
-    base = machines.changed(base, {key: f"{value:g}" for key, value in switching.items() if value is not None})
+    base = changed(base, {key: f"{value:g}" for key, value in switching.items() if value is not None})
 
     recording = Recording(run)
     watts = _watts(run, recording.programs(1.0))
@@ -186,7 +187,7 @@ def _notes(gpu: str, model: str, watts: float | None, off_pct: float, marked: bo
     notes = []
     if not marked:
         notes.append("no marks tell where computation waited: all communication was taken to be exposed")
-    if not any(word in gpu for word in machines.MODELS):
+    if not any(word in gpu for word in MODELS):
         notes.append(f"there is no model of {gpu or 'this GPU'}: it was simulated as {model}")
     if watts is None:
         notes.append("power was not sampled throughout: the model's own was taken")

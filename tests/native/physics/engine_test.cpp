@@ -186,10 +186,15 @@ TEST(Engine, UnsoundSubmissionsAreDropped) {
   EXPECT_EQ(model.engine.gpu(0).kernels(), 0u);
 }
 
-TEST(Engine, ClockCallsTakeTheirTimeOneAfterAnother) {
+Platform with_calls(double call_us, Line transition_us) {
   Platform platform = steady();
-  platform.set_clock_call_us = 1000;
-  platform.clock_transition_us = {{0, 500}};
+  platform.set_clock_call_us = call_us;
+  platform.clock_transition_us = std::move(transition_us);
+  return platform;
+}
+
+TEST(Engine, ClockCallsTakeTheirTimeOneAfterAnother) {
+  Platform platform = with_calls(1000, {{0, 500}});
   for (const bool serialised : {true, false}) {
     platform.set_clock_serialised = serialised;
     Model model(platform);
@@ -215,9 +220,7 @@ double changed_ms(Model& model, uint32_t mhz, double reaches_mhz) {
 }
 
 TEST(Engine, TheClockFollowsTheCallByTheTransitionToItsTarget) {
-  Platform platform = steady();
-  platform.set_clock_call_us = 1000;
-  platform.clock_transition_us = {{600, 500}, {1590, 20000}};
+  Platform platform = with_calls(1000, {{600, 500}, {1590, 20000}});
   Model model(platform);
   model.kernel(1000);
   model.advance_ms(1);
@@ -229,9 +232,7 @@ TEST(Engine, TheClockFollowsTheCallByTheTransitionToItsTarget) {
 
 // As 18,950 calls on a V100: 90 % within 1.7 and 99 % within 2.5 times the median.
 TEST(Engine, CallsAndTransitionsHaveTailsThatAreTheSameAgain) {
-  Platform platform = steady();
-  platform.set_clock_call_us = 1000;
-  platform.clock_transition_us = {{0, 0}};
+  Platform platform = with_calls(1000, {{0, 0}});
   std::vector<double> drawn[2];
   for (auto& each_ms : drawn) {
     Model model(platform);
@@ -258,9 +259,7 @@ TEST(Engine, CallsAndTransitionsHaveTailsThatAreTheSameAgain) {
 
 // Kernels and collectives of the GPU, and collectives that it has with another.
 TEST(Engine, WhatRunsStandsStillWhenACallChangesTheLock) {
-  Platform platform = steady();
-  platform.set_clock_call_us = 1000;
-  platform.clock_transition_us = {{0, 0}};
+  Platform platform = with_calls(1000, {{0, 0}});
   platform.set_clock_stall_us = 20000;
   Model model(platform);
   model.kernel(100);
@@ -281,9 +280,7 @@ TEST(Engine, WhatRunsStandsStillWhenACallChangesTheLock) {
 }
 
 TEST(Engine, StallsOfCallsThatFollowEachOtherAreOne) {
-  Platform platform = steady();
-  platform.set_clock_call_us = 5000;
-  platform.clock_transition_us = {{0, 0}};
+  Platform platform = with_calls(5000, {{0, 0}});
   platform.set_clock_stall_us = 20000;
   Model model(platform);
   model.kernel(100);
