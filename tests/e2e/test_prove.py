@@ -15,7 +15,8 @@ from harness import IDLE_MHZ, EmulatedMachine, Powerccl, Running, eventually
 
 from powerccl.launch.native import NativeFiles
 
-SERVER = "h100x8:gpus=2"
+# Calls and transitions of one length: the median of few draws is not the platform's.
+SERVER = "h100x8:gpus=2,set_clock_call_spread=0,clock_transition_spread=0"
 LOADS = ["idle", "copy", "product", "decode", "all-reduce"]
 
 
@@ -39,7 +40,7 @@ def test_the_file_has_what_was_measured(proved: tuple[Path, str]) -> None:
     assert len(found["loads"]) == len(LOADS) * 5
     assert 4500 <= found["calls"]["median_us"] < 6000, "set_clock_call_us of the platform, and the daemon's own"
     assert len(found["transitions"]) == 5
-    assert all(10 < each["median_ms"] < 60 for each in found["transitions"]), "clock_transition_us is 20,000"
+    assert all(10 < each["median_ms"] < 60 for each in found["transitions"]), "clock_transition_us is 32,000"
     assert [each["load"] for each in found["stalls"]] == ["all-reduce", "product"]
     assert found["training"]["saved_pct"]["n"] == 1
     of_copy = [each for each in found["loads"] if each["load"] == "copy"]
