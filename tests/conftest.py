@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""For all tests: what was skipped and why, left for tools/report-skipped.py, which ends `make test`."""
+"""For all tests: what was skipped and why, and run again, left for tools/report-skipped.py, which ends `make test`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,9 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
         {"test": report.nodeid, "reason": str(report.longrepr[2]).removeprefix("Skipped: ")}
         for report in stats.get("skipped", [])
     ]
+    again = sorted({report.nodeid for report in stats.get("rerun", [])})
     ran = sum(len(stats.get(outcome, [])) for outcome in ("passed", "failed", "error", "xfailed"))
     name = Path(config.args[0]).name if config.args else "all"
     SKIPPED.mkdir(parents=True, exist_ok=True)
-    (SKIPPED / f"{name[:80]}.json").write_text(json.dumps({"ran": ran, "skipped": skipped}, indent=1) + "\n")
+    left = {"ran": ran, "skipped": skipped, "again": again}
+    (SKIPPED / f"{name[:80]}.json").write_text(json.dumps(left, indent=1) + "\n")

@@ -1,6 +1,8 @@
 #!/usr/bin/env python3
 """End `make test`: say in one line which tests were skipped, why, and the command that installs what is missing.
 
+And which failed and were run again, since a test that needs that is to be mended.
+
 Reads what tests/conftest.py left. Where the variable CI is set, a test that is skipped for a missing package is a
 fault, and so are more than MOST skipped ones: the exit code is 1.
 """
@@ -46,6 +48,8 @@ def main() -> int:
     files = [json.loads(file.read_text()) for file in options.files]
     skipped = [each["reason"] for file in files for each in file["skipped"]]
     ran = sum(file["ran"] for file in files)
+    if again := [test for file in files for test in file["again"]]:
+        print(f"failed and were run again, as on a busy host: {' '.join(again)}")
     if options.out:
         figure = {"value": len(skipped), "unit": "1", "low": None, "high": None, "n": ran + len(skipped)}
         options.out.parent.mkdir(parents=True, exist_ok=True)

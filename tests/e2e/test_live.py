@@ -17,7 +17,7 @@ def test_a_job_is_seen_while_it_runs_and_when_it_has_ended(powerccl: Powerccl) -
     """By its processes, from another folder, with shares, power and counts of the emulated training step."""
     runs = powerccl.folder / "runs"
     options = ("-q", "--emulate", "t4x8", "--policy", "observe", "--runs-dir", str(runs), "--name", "seen")
-    command = (powerccl.bench, "scenario", str(SCENARIO), "--iterations", "60", "-w", "2")
+    command = (powerccl.bench, "scenario", str(SCENARIO), "--iterations", "90", "-w", "2")
     job = powerccl.start("run", *options, "--", *command)
 
     def look() -> dict[str, Any] | None:
@@ -49,8 +49,8 @@ def test_a_job_is_seen_while_it_runs_and_when_it_has_ended(powerccl: Powerccl) -
     ended = job.wait()
     assert ended.code == 0, ended.err
     done = powerccl("export", "--once", found["folder"])
-    # 62 iterations of four all-reduces on each of eight ranks; none was lost between two looks.
-    assert counts(done.out, found["folder"]) == 62 * 4 * 8
+    # 92 iterations of four all-reduces on each of eight ranks; none was lost between two looks.
+    assert counts(done.out, found["folder"]) == 92 * 4 * 8
     text = powerccl("top", found["folder"]).out
     assert "ended, exit 0" in text and "emulated t4x8" in text
 

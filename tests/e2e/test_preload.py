@@ -127,7 +127,7 @@ def test_policies_work_with_an_old_nccl(powerccl: Powerccl) -> None:
 def test_auto_sees_what_runs_of_an_old_nccl(powerccl: Powerccl) -> None:
     """Without a plugin, it finds the iteration from the functions that stand before NCCL's."""
     _, run = replay(
-        powerccl, "exposed", "--policy", "auto", bench=("--iterations", "20"), POWERCCL_EMULATOR_NCCL_VERSION=OLD
+        powerccl, "exposed", "--policy", "auto", bench=("--iterations", "40"), POWERCCL_EMULATOR_NCCL_VERSION=OLD
     )
     budgets = tables.budgets(run)
     assert budgets["calls"].to_list() == [3] * 8

@@ -16,7 +16,8 @@ from harness import Powerccl
 from powerccl.commandline.summaries import summary_of
 
 NCCL = {"POWERCCL_EMULATOR_NCCL_VERSION": "2.30.7"}  # has copy engines
-# All-gathers ahead of computation on a stream of their own, as fully_shard makes them.
+# All-gathers ahead of computation on a stream of their own, as fully_shard makes them, and the norm of the gradients,
+# which tells where an iteration begins, on a busy host too.
 STEP = """
 streams gather
 all_gather 256M on gather{by}
@@ -28,6 +29,7 @@ repeat 6
 end
 wait compute on gather
 compute 1.2
+all_reduce 4K on gather
 """
 
 

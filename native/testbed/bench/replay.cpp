@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
+#include <limits>
 #include <map>
 #include <memory>
 #include <set>
@@ -230,11 +231,11 @@ class Replay {
     for (const Section& section : scenario_.sections) capture_all(section);
   }
 
-  // With --seconds, rank 0's last warm-up tells: later ones have neither connections to make nor kernels to load.
+  // With --seconds, rank 0's quickest warm-up tells: others had connections to make, kernels to load or a late host.
   int agree_on_iterations() {
     int iterations = iterations_of(options_, scenario_);
     if (options_.seconds) {
-      const double wanted = rank_.rank() == 0 ? iterations_in(*options_.seconds, last_s_) : 0;
+      const double wanted = rank_.rank() == 0 ? iterations_in(*options_.seconds, quickest_s_) : 0;
       iterations = static_cast<int>(board_.max(rank_.rank(), wanted));
     }
     if (rank_.rank() == 0) board_.iterations = iterations;
@@ -285,7 +286,7 @@ class Replay {
     tell_last();  // while the GPUs are busy: between iterations it would keep them waiting
     for (const CUstream stream : streams_) rank_.wait(stream);
     last_ = {number, start_ns};
-    last_s_ = static_cast<double>(monotonic_ns() - start_ns) * 1e-9;
+    quickest_s_ = std::min(quickest_s_, static_cast<double>(monotonic_ns() - start_ns) * 1e-9);
     board_.times[number & 1][rank_.rank()] = timeline_->times();
   }
 
@@ -404,7 +405,7 @@ class Replay {
     int number = 0;
     uint64_t start_ns = 0;  // 0: nothing to tell
   } last_;
-  double last_s_ = 0;  // how long that took on this rank
+  double quickest_s_ = std::numeric_limits<double>::infinity();  // of the iterations so far on this rank
 };
 
 }  // namespace
