@@ -97,7 +97,8 @@ void LearningPolicy::restart() {
   // An unmanaged iteration may have been a part of one, or several.
   if (managed_iterations_ == 0) seen_ = 0;
   slack_.clear();
-  suspected_ = biased_ = graphs_ = false;
+  suspected_ = biased_ = confirmed_ = graphs_ = false;
+  biased_for_ = kBiased;
   learnt_ = 0;
   block_ = 0;
   backoff_ = 1;
@@ -145,6 +146,10 @@ void LearningPolicy::choose_block(double length_ns) {
 }
 
 void LearningPolicy::measure_baseline(uint32_t rounds) {
+  if (phase_ == Phase::kManaging) {
+    reference_ = before_;
+    left_mhz_ = wanted_mhz_;
+  }
   phase_ = Phase::kBaseline;
   baseline_rounds_ = rounds;
   wanted_mhz_ = 0;
@@ -158,6 +163,7 @@ void LearningPolicy::measure_again() {
   if (terms_.node != nullptr) terms_.node->measure_until(until * profile_.period(), suspected_);
   measure_baseline(rounds);
   if (backoff_ < kMostBackoff) backoff_ *= 2;
+  calm_ = 0;
 }
 
 void LearningPolicy::take(double length_ns) {
@@ -168,6 +174,8 @@ void LearningPolicy::take(double length_ns) {
     if (present != Part::kEdge) (present == Part::kManaged ? managed_ : after_).add(length_ns);
   } else if (++outliers_ % kFewest == 0) {
     whole_ = managed_ = Mean();  // so many are no checkpoints: this is the new length
+  } else if (phase_ == Phase::kManaging && place(learnt_) % block_ < block_ / kEdge && place(learnt_) < 2 * block_) {
+    whole_.add(length_ns < whole_.mean + kStallNs ? length_ns : whole_.mean + kStallNs);
   }
   if (phase_ == Phase::kManaging && !terms_.dry) {
     // A graph's duration includes its computation, so it says nothing about waiting.
@@ -197,7 +205,7 @@ void LearningPolicy::abort_round() {
 
 // The reference block behind the managed ones is over.
 void LearningPolicy::end_round() {
-  const Mean before = before_, between = managed_, after = after_;
+  const Mean before = before_, between = managed_, after = after_, whole = whole_;
   before_ = after_;
   managed_ = after_ = whole_ = Mean();
   outliers_ = 0;
@@ -215,25 +223,34 @@ void LearningPolicy::end_round() {
       phase_ = Phase::kManaging;
       return;
     case Phase::kManaging:
-      if (!terms_.dry && in_force) judge(before, between, after);
+      if (!terms_.dry && in_force) judge(before, between, after, whole);
   }
 }
 
 void LearningPolicy::begin_to_manage(const Mean& baseline) {
   if (baseline_clock_.count < 2) return measure_baseline(1);
+  bool unmoved = false;
   if (suspected_) {
-    const double longer = baseline.mean / baseline_.mean - 1;
-    biased_ = -terms_.budget < longer && longer < terms_.budget;
+    // Where the baseline is the old one and the reference was not, it is the reference that was wrong.
+    const double moved = baseline.mean / baseline_.mean - 1, off = reference_.mean / baseline.mean - 1;
+    const double error = square_root(reference_.variance_of_mean() + baseline.variance_of_mean()) / baseline.mean;
+    const double least = kUnlike * terms_.budget + 2 * error;
+    unmoved = -terms_.budget < moved && moved < terms_.budget;
+    const bool is_off = off > least || off < -least;
+    take_for_biased(unmoved && is_off);
+    confirmed_ = unmoved && !is_off;
   }
   suspected_ = false;
   baseline_ = baseline;
   baseline_mhz_ = known_baseline_mhz();
   phase_ = Phase::kManaging;
-  harmless_mhz_ = harmful_mhz_ = 0;
+  harmless_mhz_ = 0;
+  if (!unmoved) harmful_mhz_ = 0;
   // At a power limit GPUs differ, and the slowest sets the pace where all do the same: no other need be faster.
   known_mhz_ = terms_.node != nullptr ? terms_.node->lowest_mhz(baseline_mhz_) : baseline_mhz_;
   known_ = {1, 0, kKnown * kKnown};
-  move(safe(known_mhz_));
+  steps_ = Slowdown();
+  move(agreed(unmoved ? left_mhz_ : safe(known_mhz_)));
 }
 
 // Time follows the clock at most in proportion.
@@ -246,13 +263,26 @@ double LearningPolicy::known_baseline_mhz() const {
   return baseline_clock_.mean + 2 * square_root(baseline_clock_.variance_of_mean());
 }
 
-void LearningPolicy::judge(const Mean& before, const Mean& between, const Mean& after) {
-  // Biased references are part of what the job takes: as much as in long rounds, in which it spends most of its time.
-  const double length = biased_ ? between.mean + (after.mean - between.mean) / kLongRound : between.mean;
-  const double unlike = length / baseline_.mean - 1;
+// For a number of rounds: then the baseline is measured again, since the job may have changed.
+void LearningPolicy::take_for_biased(bool biased) {
+  biased_ = biased;
+  if (!biased) biased_for_ = kBiased;
+  biased_rounds_ = biased_for_;
+  if (biased && biased_for_ < kMostBiased) biased_for_ *= 2;
+}
+
+void LearningPolicy::judge(const Mean& before, const Mean& between, const Mean& after, const Mean& whole) {
+  // All of a round counts: clock calls may stall it at its edges, and biased references are part of what the job takes.
+  const double managed = biased_ ? 1 : 1 - 1.0 / blocks(learnt_);
+  const double unlike = between.mean / baseline_.mean - 1;
   const double error = square_root(between.variance_of_mean() + baseline_.variance_of_mean()) / baseline_.mean;
   if (biased_) {
-    here_.learn(unlike, error * error + kKnown * kKnown);
+    if (--biased_rounds_ == 0) {
+      suspected_ = true;
+      backoff_ = 1;
+      return measure_again();
+    }
+    here_.learn(whole.mean / baseline_.mean - 1, error * error + kKnown * kKnown);
   } else if (before.count > 1 && after.count > 1) {
     double usual = (before.mean + after.mean) / 2;
     // A slightly longer reference is still under the influence of the managed blocks before it.
@@ -263,20 +293,33 @@ void LearningPolicy::judge(const Mean& before, const Mean& between, const Mean& 
         (between.variance_of_mean() + (before.variance_of_mean() + after.variance_of_mean()) / 4) / (usual * usual);
     const double its_variance = variance + apart * apart / 16 + kKnown * kKnown;
     // Either the job has changed or references are biased, one way or the other. A lower clock makes nothing faster.
-    const bool slower = unlike - 2 * error > terms_.budget && unlike - longer > terms_.budget / 2;
+    const double unsure = 2 * square_root(error * error + its_variance);
+    const bool slower = unlike - 2 * error > kSlower * terms_.budget && unlike - longer - unsure > kUnlike * terms_.budget;
     const bool faster = longer - unlike - 2 * error > terms_.budget;
-    if (slower || faster || longer + 2 * square_root(its_variance) < -terms_.budget) {
+    const bool faster_than_references = !confirmed_ && longer + 2 * square_root(its_variance) < -terms_.budget;
+    if (slower || faster || faster_than_references) {
       suspected_ = true;
       return measure_again();
     }
-    here_.learn(longer, its_variance);
+    const double all = (whole.mean / usual - 1) / managed;
+    here_.learn(all, its_variance);
+    steps_.learn(all - longer, its_variance);
+  }
+  if (backoff_ > 1 && ++calm_ >= kCalm * backoff_) {
+    backoff_ /= 2;
+    calm_ = 0;
   }
   choose();
 }
 
-void LearningPolicy::move(double mhz) {
+// In steps that the ranks of a host can tell each other.
+double LearningPolicy::within(double mhz) const {
   const double lowest = kLowest * baseline_mhz_;
-  wanted_mhz_ = mhz < lowest ? lowest : mhz;
+  return NodeState::told(mhz < lowest ? lowest : mhz);
+}
+
+void LearningPolicy::move(double mhz) {
+  wanted_mhz_ = within(mhz);
   here_ = Slowdown();
 }
 
@@ -289,8 +332,32 @@ double LearningPolicy::steepest() const {
   return most > 1 ? 1 : most < kFlattest ? kFlattest : most;
 }
 
+// All ranks of the host go to one clock: the slowest sets the pace, and a faster one would only wait for it.
+double LearningPolicy::agreed(double mhz) const {
+  return terms_.node != nullptr ? within(terms_.node->agree_on_clock(before_first_ + learnt_, within(mhz))) : mhz;
+}
+
 void LearningPolicy::choose() {
   if (here_.count == 0) return;
+  const double before_mhz = wanted_mhz_, known_mhz = known_mhz_;
+  const Slowdown before = here_, known = known_;
+  decide();
+  if (phase_ != Phase::kManaging) return;
+  const double mhz = agreed(wanted_mhz_);
+  if (mhz == wanted_mhz_) return;
+  // Another rank was the first to judge this round.
+  move(mhz);
+  if (mhz == before_mhz) here_ = before;
+  known_mhz_ = mhz < before_mhz ? before_mhz : known_mhz;
+  known_ = mhz < before_mhz ? before : known;
+}
+
+void LearningPolicy::decide() {
+  // Only rarer steps would do, on which ranks of several hosts could not agree.
+  if (!biased_ && steps_.mean - steps_.deviation() > kSteps * goal()) {
+    backoff_ = kMostBackoff;
+    return measure_again();
+  }
   const double error = here_.deviation();
   // A clearly negative slowdown is noise, unless it is known well.
   const double least = here_.mean > 0 ? here_.mean : 0;
@@ -303,7 +370,14 @@ void LearningPolicy::lower() {
   if (harmless_mhz_ == 0 || wanted_mhz_ < harmless_mhz_) harmless_mhz_ = wanted_mhz_;
   double next = wanted_mhz_ / (1 + (goal() - here_.mean) / steepest());
   if (next < kStep * wanted_mhz_) next = kStep * wanted_mhz_;
-  if (next <= harmful_mhz_) next = (wanted_mhz_ + harmful_mhz_) / 2;
+  if (next < harmful_mhz_ + kTold) {
+    // What was harmful once may have been something else.
+    if (here_.count >= kPatience) {
+      harmful_mhz_ = 0;
+    } else {
+      next = (wanted_mhz_ + harmful_mhz_) / 2;
+    }
+  }
   if (next > kWorthIt * wanted_mhz_) return;
   known_mhz_ = wanted_mhz_;
   known_ = here_;

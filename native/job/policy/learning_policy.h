@@ -64,12 +64,16 @@ class LearningPolicy final : public ClockPolicy {
   static constexpr uint64_t kWarmNs = 3000000000u;
   // Times the mean length: an iteration with a checkpoint or an evaluation says nothing about the clock.
   static constexpr double kOutlier = 1.5;
+  // What a clock call stalls a GPU for at most, ns. Behind a change of the clock so much of an outlier counts.
+  static constexpr double kStallNs = 1e8;
   // Part of the budget that is aimed at. The rest pays for rounds that found a clock too low.
   static constexpr double kPart = 0.85;
   // Factor by which the clock falls at most in a round. The time of a collective may jump below some clock.
   static constexpr double kStep = 0.95;
   // Least elasticity that is believed: a step by a flatter one could be of any size.
   static constexpr double kFlattest = 0.1;
+  // The steps in which ranks tell each other clocks, MHz.
+  static constexpr double kTold = 1 / 16.0;
   // Factor of the clock: a smaller step saves nothing that can be measured.
   static constexpr double kWorthIt = 0.995;
   // Factors of the baseline clock. The voltage falls no further below half of it. With slack it may be half of that:
@@ -81,6 +85,9 @@ class LearningPolicy final : public ClockPolicy {
   // Standard deviations: to raise a clock, to lower it, and of the interval that is reported (99 %). In noisy jobs one
   // deviation would lower it by chance.
   static constexpr double kRaiseConfidence = 1, kLowerConfidence = 2, kInterval = 2.58;
+  // Rounds for which references are taken to be biased before the baseline is measured again: at first, and at most.
+  // They are twice as many each time that this is confirmed.
+  static constexpr uint32_t kBiased = 8, kMostBiased = 64;
   // Times the budget: a round that costs so much is aborted.
   static constexpr double kAbort = 2;
   // Times the slowdown of a clock, by which the clock rises. Twice, since computation follows it only in part.
@@ -88,6 +95,15 @@ class LearningPolicy final : public ClockPolicy {
   // Rounds at the default clock at most, where references are suspected or no clock keeps the budget. It is one at
   // first, and twice as many each time.
   static constexpr uint32_t kMostBackoff = 64;
+  // Times the backoff: after so many judged rounds it is half as long.
+  static constexpr uint32_t kCalm = 2;
+  // Rounds at a clock, behind which a lower one is tried again that was found harmful.
+  static constexpr uint32_t kPatience = 16;
+  // Parts of the budget. References are suspected where the job is slower than the baseline by the first, and the
+  // comparison with them shows less of it by the second. They are biased where they differ from a new baseline by that.
+  static constexpr double kSlower = 0.5, kUnlike = 0.25;
+  // Part of what may be spent: where the steps between the clocks take more, no clock is worth them.
+  static constexpr double kSteps = 0.5;
   // Time between two samples of the baseline clock on average, ns. Multiples of the golden ratio spread them over all
   // parts of an iteration.
   static constexpr uint64_t kSampleNs = 20000000u;
@@ -132,9 +148,13 @@ class LearningPolicy final : public ClockPolicy {
   double known_baseline_mhz() const;
   double safe(double baseline_mhz) const;  // the highest clock that is tried
   void abort_round();
-  void judge(const Mean& before, const Mean& between, const Mean& after);
+  void judge(const Mean& before, const Mean& between, const Mean& after, const Mean& whole);
+  void take_for_biased(bool biased);
   double steepest() const;
   void choose();
+  void decide();
+  double within(double mhz) const;
+  double agreed(double mhz) const;
   void lower();
   void raise();
   void move(double mhz);
@@ -145,6 +165,7 @@ class LearningPolicy final : public ClockPolicy {
   Phase phase_ = Phase::kUnknown;
   uint32_t baseline_rounds_ = 0;  // still to be measured
   uint32_t backoff_ = 1;          // baseline rounds where no clock keeps the budget
+  uint32_t calm_ = 0;             // rounds judged since it changed
   // Lengths of iterations, ns: the first ones; of two reference blocks and of what is between, without edges; of the
   // whole round so far.
   Mean first_, before_, managed_, after_, whole_;
@@ -155,7 +176,12 @@ class LearningPolicy final : public ClockPolicy {
   double baseline_mhz_ = 0;
   bool suspected_ = false;  // references contradict the baseline, which is measured again
   bool biased_ = false;     // references differ from the baseline, so only the baseline is compared with
+  uint32_t biased_rounds_ = 0, biased_for_ = kBiased;  // still to be judged so; how many the next time
+  Mean reference_;          // the last one before that
+  double left_mhz_ = 0;     // and the clock then, which it goes back to where the job has not changed
+  bool confirmed_ = false;  // references were suspected in vain: this job is faster at a lower clock
   Slowdown here_;           // at the present clock
+  Slowdown steps_;          // what the steps between the clocks cost of it
   Slowdown known_;          // at known_mhz_, the clock before
   double known_mhz_ = 0;
   double wanted_mhz_ = 0, harmless_mhz_ = 0, harmful_mhz_ = 0;  // 0: none yet

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // What the ranks of one host share. For each kind of communication: how long it takes the rank that comes last, which
-// waits for no other. How many calls an iteration has. The lowest baseline clock. Until when all measure the baseline.
+// waits for no other. How many calls an iteration has. The lowest baseline clock. Which clock all go to. Until when all measure the baseline.
 // No function here waits.
 #ifndef POWERCCL_POLICY_NODE_STATE_H
 #define POWERCCL_POLICY_NODE_STATE_H
@@ -40,6 +40,18 @@ class NodeState {
     return now / 16.0;
   }
 
+  // A rank would go to this clock behind that iteration of the job. Returns the one that the first rank named.
+  static double told(double mhz) { return static_cast<uint32_t>(16 * mhz) / 16.0; }
+  double agree_on_clock(uint64_t iteration, double mhz) {
+    const uint64_t wanted = iteration << kClockBits | static_cast<uint32_t>(16 * mhz);
+    uint64_t held = clock_.load(std::memory_order_relaxed);
+    while (held >> kClockBits != iteration) {
+      if (held >> kClockBits > iteration) return mhz;  // this rank is late, and judges alone
+      if (clock_.compare_exchange_weak(held, wanted, std::memory_order_relaxed)) return mhz;
+    }
+    return static_cast<uint32_t>(held & ((1u << kClockBits) - 1)) / 16.0;
+  }
+
   // Calls repeat after `base`, and a rank finds that times repeat after `period`, a multiple of it. Returns what all
   // ranks are to take: the longest that any has found. Noise hides it from some of them.
   uint32_t agree_on(uint32_t base, uint32_t period) {
@@ -69,9 +81,10 @@ class NodeState {
   }
 
  private:
-  static constexpr uint32_t kKinds = 448, kWays = 8;
+  static constexpr uint32_t kKinds = 448, kWays = 8, kClockBits = 20;
   std::atomic<uint32_t> lowest_{0};        // baseline clock, sixteenths of MHz
   std::atomic<uint64_t> until_{0};         // calls << 1 | suspected
+  std::atomic<uint64_t> clock_{0};         // iteration << kClockBits | sixteenths of MHz
   std::atomic<uint64_t> period_{0};        // base << 32 | calls
   std::atomic<uint64_t> least_[kKinds]{};  // kind << 32 | us; 0: free
 };

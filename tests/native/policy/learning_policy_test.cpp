@@ -8,6 +8,7 @@
 #include <functional>
 #include <memory>
 #include <random>
+#include <vector>
 
 namespace powerccl {
 namespace {
@@ -19,8 +20,9 @@ constexpr double kNaturalMhz = 1500;
 class Job {
  public:
   using Length = std::function<double(double mhz, uint64_t iteration)>;
-  explicit Job(Length ms, double others_ms = 0, bool graphs = false)
+  explicit Job(Length ms, double others_ms = 0, bool graphs = false, std::shared_ptr<NodeState> node = nullptr)
       : ms_(std::move(ms)), others_ms_(others_ms), graphs_(graphs) {
+    if (node) node_ = std::move(node);
     policy_->begin({0.01, false, node_.get()});
   }
 
@@ -83,7 +85,7 @@ class Job {
   Length ms_;
   double others_ms_, others_mhz_ = 0;
   bool graphs_, granted_ = true;
-  std::unique_ptr<NodeState> node_ = std::make_unique<NodeState>();
+  std::shared_ptr<NodeState> node_ = std::make_shared<NodeState>();
   std::unique_ptr<LearningPolicy> policy_ = std::make_unique<LearningPolicy>();
   ClockPolicy::Wanted wanted_;
   uint64_t now_ns_ = 1000000000, calls_ = 0, iteration_ = 0, lowered_ = 0;
@@ -203,6 +205,89 @@ TEST(LearningPolicy, ReferencesThatAreFasterThanTheBaselineAreNotBelievedEither)
   job.run(600);
   EXPECT_LT(job.policy().state().clock_mhz, 1000u) << "nothing takes longer than the baseline";
   EXPECT_GT(job.lowered(), job.iterations() / 2);
+}
+
+// Times of iterations with noise of half a percent, of which `share` follows the clock.
+Job::Length noisy(double share, std::function<double(uint64_t)> other, uint64_t seed = 1) {
+  std::mt19937_64 random(seed);
+  std::normal_distribution<double> chance(1, 0.005);
+  return [=](double mhz, uint64_t iteration) mutable {
+    return 100 * (1 + share * (kNaturalMhz / mhz - 1)) * other(iteration) * chance(random);
+  };
+}
+
+// A minute that was slow for another reason, and later faster for good: no baseline is one for ever.
+TEST(LearningPolicy, ADisturbanceDoesNotSwitchTheGuardOff) {
+  const auto other = [](uint64_t iteration) {
+    return iteration > 6000 && iteration < 6600 ? 1.05 : iteration > 15000 ? 0.95 : 1.0;
+  };
+  for (uint64_t seed = 1; seed < 9; ++seed) {
+    Job job(noisy(0.5, other, seed)), plain(noisy(0, other, seed));
+    job.run(3600);
+    while (plain.iterations() < job.iterations()) plain.run(0.05);
+    EXPECT_LT(job.mean_ms(), 1.01 * plain.mean_ms()) << seed;
+    EXPECT_GT(job.lowered(), job.iterations() / 2) << seed;
+  }
+}
+
+// What a minute has made look harmful is tried again.
+TEST(LearningPolicy, AClockIsNotHarmfulForEver) {
+  for (uint64_t seed = 1; seed < 9; ++seed) {
+    Job job(noisy(0.5, [](uint64_t iteration) { return iteration > 6000 && iteration < 6600 ? 1.05 : 1.0; }, seed));
+    job.run(3600);
+    EXPECT_LT(job.policy().state().clock_mhz, 0.99 * kNaturalMhz) << seed;
+  }
+}
+
+// A random walk by 3 % in an hour.
+TEST(LearningPolicy, AJobThatDriftsKeepsItsBudget) {
+  for (uint64_t seed = 1; seed < 9; ++seed) {
+    const auto walk = [random = std::mt19937_64(seed), at = 1.0](uint64_t) mutable {
+      return at *= 1 + std::normal_distribution<double>(0, 0.03 / 190)(random);  // of the root of an hour's iterations
+    };
+    Job job(noisy(0.5, walk, seed)), plain(noisy(0, walk, seed));
+    job.run(3600);
+    while (plain.iterations() < job.iterations()) plain.run(0.05);
+    EXPECT_LT(job.mean_ms(), 1.01 * plain.mean_ms()) << seed;
+  }
+}
+
+// Clock calls stall what runs, at the edges of blocks.
+TEST(LearningPolicy, WhatStepsBetweenClocksCostIsNoticed) {
+  for (const double stall_ms : {20.0, 100.0}) {
+    double last_mhz = kNaturalMhz;
+    Job job([&](double mhz, uint64_t) {
+      const double stall = mhz != last_mhz ? 4 * stall_ms : 0;  // a quarter of it in each of four calls
+      last_mhz = mhz;
+      return 100 * (1 + 0.5 * (kNaturalMhz / mhz - 1)) + stall;
+    });
+    job.run(1800);
+    EXPECT_LT(job.mean_ms(), 101) << stall_ms;
+    EXPECT_EQ(job.lowered() > job.iterations() / 2, stall_ms < 50) << stall_ms;
+  }
+}
+
+TEST(LearningPolicy, EqualGpusOfAHostHaveOneClock) {
+  const auto node = std::make_shared<NodeState>();
+  std::vector<std::unique_ptr<Job>> ranks;
+  for (uint64_t seed = 1; seed < 9; ++seed) {
+    ranks.push_back(std::make_unique<Job>(noisy(0.5, [](uint64_t) { return 1.0; }, seed), 0, false, node));
+  }
+  for (int second = 0; second < 600; ++second) {
+    for (auto& rank : ranks) rank->run(1);
+  }
+  for (auto& rank : ranks) {
+    EXPECT_NEAR(rank->policy().state().clock_mhz, ranks[0]->policy().state().clock_mhz, 15);
+  }
+}
+
+TEST(NodeState, TheFirstRankNamesTheClock) {
+  auto node = std::make_unique<NodeState>();
+  EXPECT_EQ(node->agree_on_clock(100, 1400), 1400);
+  EXPECT_EQ(node->agree_on_clock(100, 1300), 1400);
+  EXPECT_EQ(node->agree_on_clock(200, 1300.5), 1300.5);
+  EXPECT_EQ(node->agree_on_clock(100, 1200), 1200) << "a late rank judges alone";
+  EXPECT_EQ(node->agree_on_clock(200, 1), 1300.5);
 }
 
 // One that went on would spoil what the others measure.
