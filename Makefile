@@ -107,8 +107,9 @@ pictures: native setup
 # make figures-whatif      compares what whatif predicts with what is known, in a quarter of an hour, into build/figures/whatif.json
 # make figures-robustness  simulates `auto` on 280 random machines of four kinds of GPU, into build/figures/robustness.json
 # make figures-stall       simulates what stalls at clock calls cost, into build/figures/stall.json
-figures-policies figures-robustness figures-stall figures-constants figures-whatif: build/test/.configured setup
-	cmake --build build/test --parallel $(JOBS) --target powerccl-sim
+# make figures-adversity   tries `auto` on 30 kinds of change for an hour each in virtual time, into build/figures/adversity.json
+figures-policies figures-robustness figures-stall figures-constants figures-whatif figures-adversity: build/test/.configured setup
+	cmake --build build/test --parallel $(JOBS) --target powerccl-sim powerccl_adversity
 	POWERCCL_NATIVE=$(abspath build/test/stage) $(FIGURES)
 
 # make figures-sim       compares the simulator with the emulator in an hour, into build/figures/sim.json

@@ -294,7 +294,8 @@ void LearningPolicy::judge(const Mean& before, const Mean& between, const Mean& 
     const double its_variance = variance + apart * apart / 16 + kKnown * kKnown;
     // Either the job has changed or references are biased, one way or the other. A lower clock makes nothing faster.
     const double unsure = 2 * square_root(error * error + its_variance);
-    const bool slower = unlike - 2 * error > kSlower * terms_.budget && unlike - longer - unsure > kUnlike * terms_.budget;
+    const bool slower =
+        unlike - 2 * error > kSlower * terms_.budget && unlike - longer - unsure > kUnlike * terms_.budget;
     const bool faster = longer - unlike - 2 * error > terms_.budget;
     const bool faster_than_references = !confirmed_ && longer + 2 * square_root(its_variance) < -terms_.budget;
     if (slower || faster || faster_than_references) {
@@ -353,9 +354,9 @@ void LearningPolicy::choose() {
 }
 
 void LearningPolicy::decide() {
-  // Only rarer steps would do, on which ranks of several hosts could not agree.
+  // Only rarer steps would do. Long rounds have them; on others, ranks of several hosts could not agree.
   if (!biased_ && steps_.mean - steps_.deviation() > kSteps * goal()) {
-    backoff_ = kMostBackoff;
+    backoff_ = blocks(learnt_) == kRound ? kShortRounds : kMostBackoff;
     return measure_again();
   }
   const double error = here_.deviation();

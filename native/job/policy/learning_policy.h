@@ -103,7 +103,7 @@ class LearningPolicy final : public ClockPolicy {
   // comparison with them shows less of it by the second. They are biased where they differ from a new baseline by that.
   static constexpr double kSlower = 0.5, kUnlike = 0.25;
   // Part of what may be spent: where the steps between the clocks take more, no clock is worth them.
-  static constexpr double kSteps = 0.5;
+  static constexpr double kSteps = 0.25;
   // Time between two samples of the baseline clock on average, ns. Multiples of the golden ratio spread them over all
   // parts of an iteration.
   static constexpr uint64_t kSampleNs = 20000000u;
@@ -177,7 +177,7 @@ class LearningPolicy final : public ClockPolicy {
   bool suspected_ = false;  // references contradict the baseline, which is measured again
   bool biased_ = false;     // references differ from the baseline, so only the baseline is compared with
   uint32_t biased_rounds_ = 0, biased_for_ = kBiased;  // still to be judged so; how many the next time
-  Mean reference_;          // the last one before that
+  Mean reference_;                                     // the last one before that
   double left_mhz_ = 0;     // and the clock then, which it goes back to where the job has not changed
   bool confirmed_ = false;  // references were suspected in vain: this job is faster at a lower clock
   Slowdown here_;           // at the present clock

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What the ranks of one host share. For each kind of communication: how long it takes the rank that comes last, which
-// waits for no other. How many calls an iteration has. The lowest baseline clock. Which clock all go to. Until when all measure the baseline.
-// No function here waits.
+// waits for no other. How many calls an iteration has. The lowest baseline clock. Which clock all go to. Until when all
+// measure the baseline. No function here waits.
 #ifndef POWERCCL_POLICY_NODE_STATE_H
 #define POWERCCL_POLICY_NODE_STATE_H
 #include <stdint.h>
