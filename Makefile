@@ -10,7 +10,7 @@ export PATH := $(BIN):$(PATH)
 
 .PHONY: all setup lock native demo test test-native test-python test-e2e lint lint-quick tidy-aside e2e analyze format pictures reference docs docs-build soak sanitize coverage fuzz fuzz-python wheel check-wheel \
         figures-demo figures-mpi figures-daemon figures-policies \
-        figures-robustness figures-stall figures-constants figures-whatif figures-sim figures-tune figures-prove figures-analysis figures-accounts figures-harm figures-trust figures-first bench clean help
+        figures-robustness figures-stall figures-adversity figures-constants figures-whatif figures-sim figures-tune figures-prove figures-analysis figures-accounts figures-harm figures-trust figures-first bench clean help
 
 all: native
 

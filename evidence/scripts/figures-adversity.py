@@ -45,7 +45,8 @@ def main() -> None:
     def one(case: tuple[str, int]) -> dict[str, Any]:
         kind, seed = case
         board = BOARDS[seed % len(BOARDS)]
-        command = [program, stage / f"share/platforms/{board}.conf", kind, str(seed), str(options.hours)]
+        platform = stage / f"share/platforms/{board}.conf"
+        command = [str(program), str(platform), kind, str(seed), str(options.hours)]
         done = subprocess.run(command, capture_output=True, text=True, check=True)
         return {"kind": kind, "seed": seed, "board": board, **json.loads(done.stdout)}
 
@@ -79,10 +80,11 @@ def main() -> None:
     }
     show(figures)
     conditions = (
-        f"synthetic iterations of 50 ms to 1 s in virtual time, one rank, {options.hours:g} h each, {options.seeds} seeds "
-        f"from {options.first}, budget {BUDGET_PCT:g} %, power of {', '.join(BOARDS)}; worst minute: of each row's minutes, "
-        "against the same without a policy; more_energy_rows: more than 0.3 % above it; late: first clock after 20 s and "
-        "ten iterations"
+        f"synthetic iterations of 50 ms to 1 s in virtual time, one rank, {options.hours:g} h each, "
+        f"{options.seeds} seeds from {options.first}, budget {BUDGET_PCT:g} %, power of {', '.join(BOARDS)}; "
+        "worst minute: of each row's minutes, "
+        "against the same without a policy; more_energy_rows: more than 0.3 % above it; late: first clock after "
+        "20 s and ten iterations"
     )
     write(options.out, figures, **about("make figures-adversity", conditions))
 

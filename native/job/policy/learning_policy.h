@@ -99,8 +99,8 @@ class LearningPolicy final : public ClockPolicy {
   static constexpr uint32_t kCalm = 2;
   // Rounds at a clock, behind which a lower one is tried again that was found harmful.
   static constexpr uint32_t kPatience = 16;
-  // Parts of the budget. References are suspected where the job is slower than the baseline by the first, and the
-  // comparison with them shows less of it by the second. They are biased where they differ from a new baseline by that.
+  // Parts of the budget. References are suspected where the job is slower than the baseline by the first. They must
+  // show less of it, by the second. They are biased where they differ from a new baseline by the second.
   static constexpr double kSlower = 0.5, kUnlike = 0.25;
   // Part of what may be spent: where the steps between the clocks take more, no clock is worth them.
   static constexpr double kSteps = 0.25;
