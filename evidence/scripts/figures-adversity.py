@@ -62,8 +62,9 @@ def main() -> None:
     }
     with pl.Config(tbl_rows=-1, tbl_cols=-1, tbl_width_chars=200):
         print(rows.group_by("kind", maintain_order=True).agg(**found))
+    counts = {"interval_holds_pct": int(rows["reported"].sum())}
     figures = {
-        f"adversity.{name}": bare(round(value, 2), "%" if name.endswith("pct") else "1", len(rows))
+        f"adversity.{name}": bare(round(value, 2), "%" if name.endswith("pct") else "1", counts.get(name, len(rows)))
         for name, value in rows.select(**found).row(0, named=True).items()
     }
     show(figures)

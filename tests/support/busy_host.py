@@ -16,13 +16,16 @@ import time
 from collections.abc import Callable
 
 
-def in_child(core: int, work: Callable[[], None]) -> int:
-    """A process that does this on one core for ever."""
+def in_child(core: int, nice: int, work: Callable[[], None]) -> int:
+    """A process that does this on one core for as long as its parent lives."""
+    parent = os.getpid()
     if pid := os.fork():
         return pid
     os.sched_setaffinity(0, {core})
-    while True:
+    os.setpriority(os.PRIO_PROCESS, 0, nice)
+    while os.getppid() == parent:
         work()
+    os._exit(0)
 
 
 def keep_busy(seconds: float) -> None:
@@ -39,20 +42,21 @@ def main() -> int:
     parser.add_argument("--stall", type=float, default=0.6, metavar="S", help="longest stop of all cores in s (0.6)")
     parser.add_argument("command", nargs=argparse.REMAINDER)
     options = parser.parse_args()
+    if options.stall and os.geteuid():
+        parser.error("only root stops all cores: run it as root, or with --stall 0")
     cores = sorted(os.sched_getaffinity(0))
     seed = time.monotonic_ns()
     children = []
     for core in cores:
-        children += [in_child(core, lambda: keep_busy(1)) for _ in range(options.loops)]
+        children += [in_child(core, 0, lambda: keep_busy(1)) for _ in range(options.loops)]
         chance = random.Random(seed)  # the same for all cores: they stop together
 
         def stop(chance: random.Random = chance) -> None:
-            os.setpriority(os.PRIO_PROCESS, 0, -20)
             time.sleep(chance.uniform(1, 6))
             keep_busy(chance.uniform(0.2, 1) * options.stall)
 
         if options.stall:
-            children.append(in_child(core, stop))
+            children.append(in_child(core, -20, stop))
     try:
         return subprocess.run(options.command, check=False).returncode
     finally:

@@ -82,10 +82,13 @@ LearningPolicy::Part LearningPolicy::part(uint64_t iteration) const {
   return at >= block_ + edge && at < blocks(iteration) * block_ - edge ? Part::kManaged : Part::kEdge;
 }
 
-// Reference blocks cost nothing, so managed blocks may cost more than the budget.
+// Of a round, what may cost something. Reference blocks cost nothing, unless they are biased.
+double LearningPolicy::managed_share() const {
+  return biased_ ? 1 : 1 - 1.0 / blocks(learnt_);
+}
+
 double LearningPolicy::goal() const {
-  const double managed = biased_ ? 1 : 1 - 1.0 / blocks(learnt_);
-  return kPart * terms_.budget / managed;
+  return kPart * terms_.budget / managed_share();
 }
 
 void LearningPolicy::restart() {
@@ -175,6 +178,7 @@ void LearningPolicy::take(double length_ns) {
   } else if (++outliers_ % kFewest == 0) {
     whole_ = managed_ = Mean();  // so many are no checkpoints: this is the new length
   } else if (phase_ == Phase::kManaging && place(learnt_) % block_ < block_ / kEdge && place(learnt_) < 2 * block_) {
+    // At the beginning of a reference, or of what comes behind it: the clock call may have stalled the GPU.
     whole_.add(length_ns < whole_.mean + kStallNs ? length_ns : whole_.mean + kStallNs);
   }
   if (phase_ == Phase::kManaging && !terms_.dry) {
@@ -273,7 +277,6 @@ void LearningPolicy::take_for_biased(bool biased) {
 
 void LearningPolicy::judge(const Mean& before, const Mean& between, const Mean& after, const Mean& whole) {
   // All of a round counts: clock calls may stall it at its edges, and biased references are part of what the job takes.
-  const double managed = biased_ ? 1 : 1 - 1.0 / blocks(learnt_);
   const double unlike = between.mean / baseline_.mean - 1;
   const double error = square_root(between.variance_of_mean() + baseline_.variance_of_mean()) / baseline_.mean;
   if (biased_) {
@@ -302,7 +305,7 @@ void LearningPolicy::judge(const Mean& before, const Mean& between, const Mean& 
       suspected_ = true;
       return measure_again();
     }
-    const double all = (whole.mean / usual - 1) / managed;
+    const double all = (whole.mean / usual - 1) / managed_share();
     here_.learn(all, its_variance);
     steps_.learn(all - longer, its_variance);
   }
@@ -371,7 +374,7 @@ void LearningPolicy::lower() {
   if (harmless_mhz_ == 0 || wanted_mhz_ < harmless_mhz_) harmless_mhz_ = wanted_mhz_;
   double next = wanted_mhz_ / (1 + (goal() - here_.mean) / steepest());
   if (next < kStep * wanted_mhz_) next = kStep * wanted_mhz_;
-  if (next < harmful_mhz_ + kTold) {
+  if (next < harmful_mhz_ + NodeState::kToldMhz) {
     // What was harmful once may have been something else.
     if (here_.count >= kPatience) {
       harmful_mhz_ = 0;

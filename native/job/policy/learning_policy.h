@@ -72,8 +72,6 @@ class LearningPolicy final : public ClockPolicy {
   static constexpr double kStep = 0.95;
   // Least elasticity that is believed: a step by a flatter one could be of any size.
   static constexpr double kFlattest = 0.1;
-  // The steps in which ranks tell each other clocks, MHz.
-  static constexpr double kTold = 1 / 16.0;
   // Factor of the clock: a smaller step saves nothing that can be measured.
   static constexpr double kWorthIt = 0.995;
   // Factors of the baseline clock. The voltage falls no further below half of it. With slack it may be half of that:
@@ -158,6 +156,7 @@ class LearningPolicy final : public ClockPolicy {
   void lower();
   void raise();
   void move(double mhz);
+  double managed_share() const;
   double goal() const;  // slowdown of managed iterations
 
   Terms terms_;
@@ -177,8 +176,10 @@ class LearningPolicy final : public ClockPolicy {
   bool suspected_ = false;  // references contradict the baseline, which is measured again
   bool biased_ = false;     // references differ from the baseline, so only the baseline is compared with
   uint32_t biased_rounds_ = 0, biased_for_ = kBiased;  // still to be judged so; how many the next time
-  Mean reference_;                                     // the last one before that
-  double left_mhz_ = 0;     // and the clock then, which it goes back to where the job has not changed
+  // Before the baseline was measured again: the last reference, and the clock that was wanted. It is wanted again where
+  // the job has not changed.
+  Mean reference_;
+  double left_mhz_ = 0;
   bool confirmed_ = false;  // references were suspected in vain: this job is faster at a lower clock
   Slowdown here_;           // at the present clock
   Slowdown steps_;          // what the steps between the clocks cost of it

@@ -40,16 +40,19 @@ class NodeState {
     return now / 16.0;
   }
 
+  // Ranks tell each other clocks in these steps, MHz.
+  static constexpr double kToldMhz = 1 / 16.0;
+  static double told(double mhz) { return static_cast<uint32_t>(mhz / kToldMhz) * kToldMhz; }
+
   // A rank would go to this clock behind that iteration of the job. Returns the one that the first rank named.
-  static double told(double mhz) { return static_cast<uint32_t>(16 * mhz) / 16.0; }
   double agree_on_clock(uint64_t iteration, double mhz) {
-    const uint64_t wanted = iteration << kClockBits | static_cast<uint32_t>(16 * mhz);
+    const uint64_t wanted = iteration << kClockBits | static_cast<uint32_t>(mhz / kToldMhz);
     uint64_t held = clock_.load(std::memory_order_relaxed);
     while (held >> kClockBits != iteration) {
       if (held >> kClockBits > iteration) return mhz;  // this rank is late, and judges alone
       if (clock_.compare_exchange_weak(held, wanted, std::memory_order_relaxed)) return mhz;
     }
-    return static_cast<uint32_t>(held & ((1u << kClockBits) - 1)) / 16.0;
+    return static_cast<uint32_t>(held & ((1u << kClockBits) - 1)) * kToldMhz;
   }
 
   // Calls repeat after `base`, and a rank finds that times repeat after `period`, a multiple of it. Returns what all
@@ -84,7 +87,7 @@ class NodeState {
   static constexpr uint32_t kKinds = 448, kWays = 8, kClockBits = 20;
   std::atomic<uint32_t> lowest_{0};        // baseline clock, sixteenths of MHz
   std::atomic<uint64_t> until_{0};         // calls << 1 | suspected
-  std::atomic<uint64_t> clock_{0};         // iteration << kClockBits | sixteenths of MHz
+  std::atomic<uint64_t> clock_{0};         // iteration << kClockBits | steps of kToldMhz
   std::atomic<uint64_t> period_{0};        // base << 32 | calls
   std::atomic<uint64_t> least_[kKinds]{};  // kind << 32 | us; 0: free
 };
