@@ -130,7 +130,7 @@ struct powerccl_lease_reply {
   uint32_t holder_pid, holder_uid;
   char text[POWERCCL_LEASE_TEXT];  // message for people, or empty; NUL-terminated
   uint32_t interval_ms;  // ACQUIRE, SET: least time between two clocks of this lease, longer with more sharers
-  uint32_t reserved;
+  uint32_t limit_mw;     // enforced power limit, read with the clock; 0: not read
 };
 
 struct powerccl_lease_device {

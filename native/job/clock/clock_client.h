@@ -6,6 +6,7 @@
 #include <stdint.h>
 
 #include "base/kernel_clock.h"
+#include "policy/clock_policy.h"
 
 namespace powerccl {
 
@@ -23,9 +24,9 @@ class ClockClient {
   // Locks the SM clock. Whatever marks are needed to have it undone later are made first.
   virtual int set([[maybe_unused]] uint32_t mhz) { return 0; }
   virtual int reset() { return 0; }
-  // The SM clock now; only where it can be read.
+  // What the device says of itself now; only where it can be read.
   virtual bool can_read() const { return false; }
-  virtual int read([[maybe_unused]] uint32_t* mhz) { return kClockNotNow; }
+  virtual int read([[maybe_unused]] ClockPolicy::Reading* reading) { return kClockNotNow; }
   // What to tell the user about an error code: text and hint, constant or owned by the client. Null: no more is known.
   virtual const char* explain([[maybe_unused]] int code, [[maybe_unused]] const char** hint) { return nullptr; }
 

@@ -71,8 +71,8 @@ uint64_t ClockFollower::ask_policy() {
     if (recorded_ns_ != 0 && policy_->learns()) record_policy();
     recorded_ns_ = now;
   }
-  uint32_t mhz = 0;
-  if (policy_->wants_sample() && client_->can_read() && client_->read(&mhz) == 0) policy_->sampled(mhz);
+  ClockPolicy::Reading reading;
+  if (policy_->wants_sample() && client_->can_read() && client_->read(&reading) == 0) policy_->sampled(reading);
   const uint64_t unseen = wanted.wish > taken_ ? wanted.wish - taken_ : 0;
   const bool waits_for_grant = put_off_ && wanted.mhz == put_off_mhz_ && unseen == 0;
   if (wanted.mhz != applied_mhz_.load(std::memory_order_relaxed) && !waits_for_grant) {
@@ -122,8 +122,8 @@ bool ClockFollower::grant_changed() {
 void ClockFollower::read_back() {
   if (read_at_ns_ == 0) return;
   read_at_ns_ = 0;
-  uint32_t mhz = 0;
-  if (client_->read(&mhz) == 0) unread_.clock.read_back_mhz = mhz;
+  ClockPolicy::Reading reading;
+  if (client_->read(&reading) == 0) unread_.clock.read_back_mhz = reading.mhz;
   trace_->append(unread_);
 }
 

@@ -64,10 +64,11 @@ int LeaseClient::reset() {
   return 0;  // undone with the lease
 }
 
-int LeaseClient::read(uint32_t* mhz) {
+int LeaseClient::read(ClockPolicy::Reading* reading) {
   LeaseMessage answer = {};
   const int code = request(POWERCCL_LEASE_READ, 0, &answer);
-  if (code == 0) *mhz = answer.reply.now_mhz;
+  const powerccl_lease_reply& reply = answer.reply;
+  if (code == 0) *reading = {reply.now_mhz, reply.limit_mw, reply.reasons};
   return code;
 }
 

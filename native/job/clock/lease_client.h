@@ -49,7 +49,7 @@ class LeaseClient final : public ClockClient {
   int set(uint32_t mhz) override;
   int reset() override;
   bool can_read() const override { return true; }
-  int read(uint32_t* mhz) override;
+  int read(ClockPolicy::Reading* reading) override;
   const char* explain(int code, const char** hint) override;
   uint64_t tick() override;
   uint64_t grant() const override { return lease_ != 0 ? grants_ : 0; }

@@ -38,9 +38,14 @@ class ClockPolicy {
   virtual Wanted wanted(uint64_t now_ns) { return {0, now_ns + kFarNs, 0}; }
   // What it wants is not in force, because nothing grants it. Called at each question for which this is so.
   virtual void withheld() {}
-  // Where the clock is now.
+  // What the device says of itself now. 0: not known.
+  struct Reading {
+    uint32_t mhz = 0;       // the SM clock
+    uint32_t limit_mw = 0;  // the enforced power limit
+    uint64_t reasons = 0;   // why the clock is not higher (NVML's clocks event reasons)
+  };
   virtual bool wants_sample() const { return false; }
-  virtual void sampled([[maybe_unused]] uint32_t mhz) {}
+  virtual void sampled([[maybe_unused]] const Reading& reading) {}
 
   // What it has come to, for the trace and the summary.
   struct Interval {

@@ -95,12 +95,13 @@ void LearningPolicy::restart() {
   generation_ = profile_.generation();
   before_first_ = profile_.before();
   phase_ = Phase::kUnknown;
-  first_ = before_ = managed_ = after_ = whole_ = baseline_ = Mean();
+  first_ = before_ = managed_ = after_ = whole_ = baseline_ = next_ = Mean();
+  lean_ = Slowdown();
   wanted_mhz_ = 0;
   // An unmanaged iteration may have been a part of one, or several.
   if (managed_iterations_ == 0) seen_ = 0;
   slack_.clear();
-  suspected_ = biased_ = confirmed_ = graphs_ = false;
+  suspected_ = biased_ = graphs_ = false;
   biased_for_ = kBiased;
   learnt_ = 0;
   block_ = 0;
@@ -134,50 +135,73 @@ void LearningPolicy::catch_up() {
 void LearningPolicy::join_others() {
   if (terms_.node == nullptr || phase_ != Phase::kManaging) return;
   const NodeState::Until shared = terms_.node->measured_until();
-  const uint64_t half = round(learnt_) / 2, until = shared.calls / profile_.period();
-  const uint64_t now = before_first_ + learnt_;
-  if (until < now + half) return;
+  const uint64_t until = shared.calls / profile_.period();
+  if (until <= now() + kFirst) return;
   suspected_ = shared.suspected;
-  measure_baseline(static_cast<uint32_t>((until - now + half) / round(learnt_)));
+  measure_baseline(until);
+}
+
+// Another power limit, or a slowdown by heat that is over: the baseline says nothing any more. Once a round, because
+// such slowdowns may come and go.
+void LearningPolicy::look_outside() {
+  const uint64_t gone = usual_.reasons & ~present_.reasons & kOutside;
+  if (present_.limit_mw == usual_.limit_mw && gone == 0) return;
+  if (now() < looked_again_ + round(learnt_)) return;
+  looked_again_ = now();
+  suspected_ = false;
+  measure_with_others(now() + 1 + block_);
 }
 
 void LearningPolicy::choose_block(double length_ns) {
   first_.add(length_ns);
-  if (first_.count < kFewest || first_.count * first_.mean < kFirstNs) return;
+  if (warm()) next_.add(length_ns);
+  if (first_.count < kFirst || first_.count * first_.mean < kFirstNs) return;
   for (block_ = kFewest; block_ < kMost && block_ * first_.mean < kBlockNs;) block_ *= 2;
-  measure_baseline(1);
+  const Mean seen = next_;  // at the default clock as well
+  measure_baseline(0);
+  next_ = seen;
 }
 
-void LearningPolicy::measure_baseline(uint32_t rounds) {
+// Its last round counts: before that, lower clocks may still be felt.
+void LearningPolicy::measure_baseline(uint64_t until) {
   if (phase_ == Phase::kManaging) {
     reference_ = before_;
     left_mhz_ = wanted_mhz_;
   }
   phase_ = Phase::kBaseline;
-  baseline_rounds_ = rounds;
+  baseline_until_ = until;
+  baseline_from_ = now() + 1 + (until > 0 ? block_ / kEdge : 0);
+  if (until > baseline_from_ + round(learnt_)) baseline_from_ = until - round(learnt_);
   wanted_mhz_ = 0;
-  baseline_clock_ = Mean();
+  baseline_clock_ = next_ = Mean();
+  sample_at_ns_ = 0;
 }
 
 // With all ranks of the host, and for longer each time.
 void LearningPolicy::measure_again() {
-  const uint32_t rounds = backoff_ + 1;  // one more, because the present round was managed in part
-  const uint64_t until = before_first_ + learnt_ + rounds * round(learnt_);
-  if (terms_.node != nullptr) terms_.node->measure_until(until * profile_.period(), suspected_);
-  measure_baseline(rounds);
+  measure_with_others(now() + 1 + (backoff_ + 1) * round(learnt_));  // one more: the present round was managed in part
   if (backoff_ < kMostBackoff) backoff_ *= 2;
   calm_ = 0;
 }
 
+void LearningPolicy::measure_with_others(uint64_t until) {
+  if (terms_.node != nullptr) terms_.node->measure_until(calls(until), suspected_);
+  measure_baseline(until);
+}
+
 void LearningPolicy::take(double length_ns) {
   const Part present = part(learnt_);
-  if (phase_ == Phase::kManaging && !reference(learnt_) && !withheld_) ++managed_iterations_;
+  if (phase_ == Phase::kManaging && !reference(learnt_)) {
+    ++lowered_;
+    if (!withheld_) ++managed_iterations_;
+  }
   if (whole_.count < 3 || length_ns < kOutlier * whole_.mean) {
     whole_.add(length_ns);
+    if (phase_ == Phase::kBaseline && now() >= baseline_from_ && warm()) next_.add(length_ns);
     if (present != Part::kEdge) (present == Part::kManaged ? managed_ : after_).add(length_ns);
   } else if (++outliers_ % kFewest == 0) {
-    whole_ = managed_ = Mean();  // so many are no checkpoints: this is the new length
-  } else if (phase_ == Phase::kManaging && place(learnt_) % block_ < block_ / kEdge && place(learnt_) < 2 * block_) {
+    whole_ = managed_ = next_ = Mean();  // so many are no checkpoints: this is the new length
+  } else if (phase_ == Phase::kManaging && place(learnt_) % block_ <= block_ / kEdge && place(learnt_) < 2 * block_) {
     // At the beginning of a reference, or of what comes behind it: the clock call may have stalled the GPU.
     whole_.add(length_ns < whole_.mean + kStallNs ? length_ns : whole_.mean + kStallNs);
   }
@@ -187,6 +211,8 @@ void LearningPolicy::take(double length_ns) {
     if (present == Part::kManaged && managed_.count % kFewest == 0) abort_round();
   }
   if (place(learnt_) + 1 == block_ - block_ / kEdge) end_round();
+  if (phase_ == Phase::kManaging && !terms_.dry) look_outside();
+  if (phase_ == Phase::kBaseline && now() + 1 >= baseline_until_) begin_to_manage();
 }
 
 void LearningPolicy::reclaim_slack(Part present) {
@@ -213,26 +239,25 @@ void LearningPolicy::end_round() {
   before_ = after_;
   managed_ = after_ = whole_ = Mean();
   outliers_ = 0;
+  const double lowered = static_cast<double>(lowered_) / whole.count;
+  lowered_ = 0;
   const bool in_force = !withheld_;
   withheld_ = false;
-  if (profile_.start_of(learnt_) < begun_ns_ + kWarmNs || between.count < 2) return;
-  switch (phase_) {
-    case Phase::kUnknown:
-      return;
-    case Phase::kBaseline:
-      if (--baseline_rounds_ == 0) return begin_to_manage(between);
-      baseline_clock_ = Mean();  // only the last round counts
-      return;
-    case Phase::kAborted:
-      phase_ = Phase::kManaging;
-      return;
-    case Phase::kManaging:
-      if (!terms_.dry && in_force) judge(before, between, after, whole);
+  if (phase_ == Phase::kAborted) {
+    phase_ = Phase::kManaging;
+  } else if (phase_ == Phase::kManaging && !terms_.dry && in_force && between.count > 1) {
+    judge(before, between, after, whole, lowered);
   }
 }
 
-void LearningPolicy::begin_to_manage(const Mean& baseline) {
-  if (baseline_clock_.count < 2) return measure_baseline(1);
+void LearningPolicy::begin_to_manage() {
+  if (next_.count < kFirst || baseline_clock_.count < 2) return;
+  if (baseline_until_ == 0) {
+    const double error = square_root(next_.variance_of_mean()) / next_.mean;
+    if (error > kUnlike * terms_.budget && profile_.start_of(learnt_) < begun_ns_ + kLatestNs) return;
+    if ((now() + 1) % (block_ / 4) != 0) return;  // all ranks begin together
+  }
+  const Mean baseline = next_;
   bool unmoved = false;
   if (suspected_) {
     // Where the baseline is the old one and the reference was not, it is the reference that was wrong.
@@ -242,18 +267,18 @@ void LearningPolicy::begin_to_manage(const Mean& baseline) {
     unmoved = -terms_.budget < moved && moved < terms_.budget;
     const bool is_off = off > least || off < -least;
     take_for_biased(unmoved && is_off);
-    confirmed_ = unmoved && !is_off;
   }
   suspected_ = false;
-  baseline_ = baseline;
-  baseline_mhz_ = known_baseline_mhz();
+  baseline_ = before_ = baseline;
+  managed_ = after_ = whole_ = Mean();
+  lowered_ = 0;
   phase_ = Phase::kManaging;
   harmless_mhz_ = 0;
   if (!unmoved) harmful_mhz_ = 0;
-  // At a power limit GPUs differ, and the slowest sets the pace where all do the same: no other need be faster.
-  known_mhz_ = terms_.node != nullptr ? terms_.node->lowest_mhz(baseline_mhz_) : baseline_mhz_;
+  known_mhz_ = lowest_baseline_mhz();
+  baseline_mhz_ = known_baseline_mhz();
   known_ = {1, 0, kKnown * kKnown};
-  steps_ = Slowdown();
+  steps_ = Mean();
   move(agreed(unmoved ? left_mhz_ : safe(known_mhz_)));
 }
 
@@ -267,6 +292,12 @@ double LearningPolicy::known_baseline_mhz() const {
   return baseline_clock_.mean + 2 * square_root(baseline_clock_.variance_of_mean());
 }
 
+// At a power limit GPUs differ, and the slowest sets the pace where all do the same: no other need be faster.
+double LearningPolicy::lowest_baseline_mhz() const {
+  const double own = known_baseline_mhz();
+  return terms_.node != nullptr ? terms_.node->lowest_mhz(calls(baseline_until_), own) : own;
+}
+
 // For a number of rounds: then the baseline is measured again, since the job may have changed.
 void LearningPolicy::take_for_biased(bool biased) {
   biased_ = biased;
@@ -275,19 +306,22 @@ void LearningPolicy::take_for_biased(bool biased) {
   if (biased && biased_for_ < kMostBiased) biased_for_ *= 2;
 }
 
-void LearningPolicy::judge(const Mean& before, const Mean& between, const Mean& after, const Mean& whole) {
+void LearningPolicy::judge(const Mean& before, const Mean& between, const Mean& after, const Mean& whole,
+                           double lowered) {
   // All of a round counts: clock calls may stall it at its edges, and biased references are part of what the job takes.
   const double unlike = between.mean / baseline_.mean - 1;
   const double error = square_root(between.variance_of_mean() + baseline_.variance_of_mean()) / baseline_.mean;
   if (biased_) {
-    if (--biased_rounds_ == 0) {
+    // A lower clock makes nothing faster: where it seems so, the job has changed.
+    if (--biased_rounds_ == 0 || unlike + 2 * error < -kSlower * terms_.budget) {
       suspected_ = true;
       backoff_ = 1;
       return measure_again();
     }
     here_.learn(whole.mean / baseline_.mean - 1, error * error + kKnown * kKnown);
   } else if (before.count > 1 && after.count > 1) {
-    double usual = (before.mean + after.mean) / 2;
+    const double seen = (before.mean + after.mean) / 2;
+    double usual = seen;
     // A slightly longer reference is still under the influence of the managed blocks before it.
     if (baseline_.mean < usual && usual < baseline_.mean * (1 + terms_.budget)) usual = baseline_.mean;
     const double longer = between.mean / usual - 1;
@@ -300,14 +334,15 @@ void LearningPolicy::judge(const Mean& before, const Mean& between, const Mean& 
     const bool slower =
         unlike - 2 * error > kSlower * terms_.budget && unlike - longer - unsure > kUnlike * terms_.budget;
     const bool faster = longer - unlike - 2 * error > terms_.budget;
-    const bool faster_than_references = !confirmed_ && longer + 2 * square_root(its_variance) < -terms_.budget;
+    const bool faster_than_references = longer + 2 * square_root(its_variance) < -terms_.budget;
     if (slower || faster || faster_than_references) {
       suspected_ = true;
       return measure_again();
     }
-    const double all = (whole.mean / usual - 1) / managed_share();
+    const double all = (whole.mean / usual - 1) / lowered;
     here_.learn(all, its_variance);
-    steps_.learn(all - longer, its_variance);
+    lean_.learn(seen / usual - 1, its_variance);
+    steps_.add(all - longer);
   }
   if (backoff_ > 1 && ++calm_ >= kCalm * backoff_) {
     backoff_ /= 2;
@@ -338,7 +373,7 @@ double LearningPolicy::steepest() const {
 
 // All ranks of the host go to one clock: the slowest sets the pace, and a faster one would only wait for it.
 double LearningPolicy::agreed(double mhz) const {
-  return terms_.node != nullptr ? within(terms_.node->agree_on_clock(before_first_ + learnt_, within(mhz))) : mhz;
+  return terms_.node != nullptr ? within(terms_.node->agree_on_clock(calls(now()), within(mhz))) : mhz;
 }
 
 void LearningPolicy::choose() {
@@ -358,7 +393,7 @@ void LearningPolicy::choose() {
 
 void LearningPolicy::decide() {
   // Only rarer steps would do. Long rounds have them; on others, ranks of several hosts could not agree.
-  if (!biased_ && steps_.mean - steps_.deviation() > kSteps * goal()) {
+  if (!biased_ && steps_.count >= kFirst && steps_.mean - square_root(steps_.variance_of_mean()) > kSteps * goal()) {
     backoff_ = blocks(learnt_) == kRound ? kShortRounds : kMostBackoff;
     return measure_again();
   }
@@ -414,12 +449,13 @@ ClockPolicy::Wanted LearningPolicy::wanted(uint64_t now_ns) {
     const double mhz = wanted_mhz_ / (1 + slack_.stretch()), lowest = kLowestOfAll * baseline_mhz_;
     wanted.mhz = static_cast<uint32_t>(mhz < lowest ? lowest : mhz);
   }
-  if (phase_ != Phase::kBaseline) return wanted;
   if (now_ns >= sample_at_ns_) {
-    const double turns = ++samples_ * kGolden;
-    sample_at_ns_ = now_ns + static_cast<uint64_t>(kSampleNs * (0.5 + turns - static_cast<uint32_t>(turns)));
+    const bool of_baseline = phase_ == Phase::kBaseline;
+    const double turns = ++samples_ * kGolden, spread = 0.5 + turns - static_cast<uint32_t>(turns);
+    sample_at_ns_ = now_ns + static_cast<uint64_t>(static_cast<double>(of_baseline ? kSampleNs : kWatchNs) * spread);
+    asked_ = phase_ == Phase::kManaging && part(running) == Part::kManaged;
     // Without a communication kernel the GPU computes.
-    wants_sample_ = latest->stop_ns != 0;
+    wants_sample_ = !of_baseline || latest->stop_ns != 0;
   }
   wanted.until_ns = sample_at_ns_;
   return wanted;
@@ -430,10 +466,17 @@ void LearningPolicy::withheld() {
   withheld_ = true;
 }
 
-void LearningPolicy::sampled(uint32_t mhz) {
+void LearningPolicy::sampled(const Reading& reading) {
   SpinGuard guard(lock_);
-  baseline_clock_.add(static_cast<double>(mhz));
-  if (baseline_clock_.count >= kFewest && terms_.node != nullptr) terms_.node->lowest_mhz(known_baseline_mhz());
+  present_ = reading;
+  if (phase_ != Phase::kBaseline) {
+    if (asked_ && reading.mhz > kHonoured * wanted_mhz_) withheld_ = true;
+    return;
+  }
+  if (next_.count == 0) return;  // what was before may still be felt
+  if (baseline_clock_.count == 0) usual_ = reading;
+  baseline_clock_.add(static_cast<double>(reading.mhz));
+  if (baseline_clock_.count >= kFewest) lowest_baseline_mhz();
 }
 
 ClockPolicy::State LearningPolicy::state() {
@@ -449,7 +492,9 @@ ClockPolicy::State LearningPolicy::state() {
   }
   if (state.judged) {
     const double most = kInterval * here_.deviation();
-    state.slowdown = {here_.mean - most, here_.mean, here_.mean + most};
+    // References that were slower than what was compared with may have been right.
+    const double lean = lean_.mean > 0 ? lean_.mean : 0;
+    state.slowdown = {here_.mean - lean - most, here_.mean, here_.mean + most};
   }
   return state;
 }

@@ -42,7 +42,7 @@ class LearningPolicy final : public ClockPolicy {
   Wanted wanted(uint64_t now_ns) override;
   void withheld() override;
   bool wants_sample() const override { return wants_sample_; }
-  void sampled(uint32_t mhz) override;
+  void sampled(const Reading& reading) override;
   State state() override;
 
  private:
@@ -51,9 +51,11 @@ class LearningPolicy final : public ClockPolicy {
   static constexpr double kBlockNs = 1e9;
   // Iterations of a block: a power of two, so that ranks that measure lengths a little apart choose the same.
   static constexpr uint32_t kFewest = 8, kMost = 512;
-  // Time that is measured before the block is chosen, ns. Ranks see an iteration begin some milliseconds apart, which
-  // is a thousandth of this.
+  // What is measured before the block is chosen: ns, and iterations. Ranks see an iteration begin some milliseconds
+  // apart, which is a thousandth of this. The first clock is safe whatever the job does, so few iterations are enough.
+  // So many are also a baseline at least, and so many rounds tell what their steps cost.
   static constexpr double kFirstNs = 1e9;
+  static constexpr uint32_t kFirst = 4;
   // Blocks of a round. Short rounds learn fast and lose a sixth of the saving; long rounds lose a 24th.
   static constexpr uint32_t kRound = 6, kLongRound = 24;
   static constexpr uint32_t kShortRounds = 16;
@@ -62,6 +64,9 @@ class LearningPolicy final : public ClockPolicy {
   // Time of the job before the first judgement, ns: GPUs warm up, and power limits average over seconds. Jobs of two
   // minutes save a 25th less with twice as much.
   static constexpr uint64_t kWarmNs = 3000000000u;
+  // Time of the job after which the first clock is set, ns, though the baseline is not known well. Users expect it
+  // within 20 s, and finding the iteration takes some.
+  static constexpr uint64_t kLatestNs = 12000000000u;
   // Times the mean length: an iteration with a checkpoint or an evaluation says nothing about the clock.
   static constexpr double kOutlier = 1.5;
   // What a clock call stalls a GPU for at most, ns. Behind a change of the clock so much of an outlier counts.
@@ -102,9 +107,13 @@ class LearningPolicy final : public ClockPolicy {
   static constexpr double kSlower = 0.5, kUnlike = 0.25;
   // Part of what may be spent: where the steps between the clocks take more, no clock is worth them.
   static constexpr double kSteps = 0.25;
-  // Time between two samples of the baseline clock on average, ns. Multiples of the golden ratio spread them over all
-  // parts of an iteration.
-  static constexpr uint64_t kSampleNs = 20000000u;
+  // Time between two samples on average, ns: of the baseline clock, and while a lower one is set. Multiples of the
+  // golden ratio spread them over all parts of an iteration. A change from outside has to be seen within two seconds.
+  static constexpr uint64_t kSampleNs = 20000000u, kWatchNs = 1000000000u;
+  // Times the clock that was asked for: above it, the clock is not in force. Drivers round to 15 MHz or less.
+  static constexpr double kHonoured = 1.02;
+  // NVML's clocks event reasons that no job asks for: slowdowns by hardware, by heat and by a power brake.
+  static constexpr uint64_t kOutside = 0x8 | 0x20 | 0x40 | 0x80;
   static constexpr double kGolden = 0.618034;
 
   // Slowdown at a clock, as a fraction: a Kalman filter of one number.
@@ -121,16 +130,19 @@ class LearningPolicy final : public ClockPolicy {
   //
   // Transitions:
   // - kUnknown -> kBaseline: enough iterations were seen (choose_block).
-  // - kBaseline -> kManaging: its rounds are over (begin_to_manage).
+  // - kBaseline -> kManaging: it is measured (begin_to_manage).
   // - kManaging -> kAborted: managed iterations cost far too much (abort_round); -> kManaging with the next round.
-  // - kManaging -> kBaseline: references contradict the baseline (judge), or no clock keeps the budget (raise), on this
-  //   rank or on another of the host (join_others).
+  // - kManaging -> kBaseline: references contradict the baseline (judge), no clock keeps the budget (raise), or the GPU
+  //   is limited otherwise (look_outside). Also where another rank of the host has found so (join_others).
   // - any -> kUnknown: the job has another iteration from now on (catch_up, restart).
   enum class Phase { kUnknown, kBaseline, kManaging, kAborted };
 
-  uint32_t blocks(uint64_t iteration) const;  // of the round
-  uint64_t round(uint64_t iteration) const;   // iterations of it
-  uint32_t place(uint64_t iteration) const;   // in it
+  uint32_t blocks(uint64_t iteration) const;                // of the round
+  uint64_t round(uint64_t iteration) const;                 // iterations of it
+  uint32_t place(uint64_t iteration) const;                 // in it
+  uint64_t now() const { return before_first_ + learnt_; }  // iterations of the job
+  uint64_t calls(uint64_t iterations) const { return iterations * profile_.period(); }
+  bool warm() const { return profile_.start_of(learnt_ + 1) >= begun_ns_ + kWarmNs; }
   bool reference(uint64_t iteration) const { return place(iteration) < block_; }
   Part part(uint64_t iteration) const;
   void catch_up();
@@ -140,13 +152,15 @@ class LearningPolicy final : public ClockPolicy {
   void join_others();
   void reclaim_slack(Part present);
   void end_round();
-  void measure_baseline(uint32_t rounds);
+  void look_outside();
+  void measure_baseline(uint64_t until);
+  void measure_with_others(uint64_t until);
   void measure_again();
-  void begin_to_manage(const Mean& baseline);
-  double known_baseline_mhz() const;
+  void begin_to_manage();
+  double known_baseline_mhz() const, lowest_baseline_mhz() const;
   double safe(double baseline_mhz) const;  // the highest clock that is tried
   void abort_round();
-  void judge(const Mean& before, const Mean& between, const Mean& after, const Mean& whole);
+  void judge(const Mean& before, const Mean& between, const Mean& after, const Mean& whole, double lowered);
   void take_for_biased(bool biased);
   double steepest() const;
   void choose();
@@ -162,28 +176,33 @@ class LearningPolicy final : public ClockPolicy {
   Terms terms_;
   IterationProfile profile_;
   Phase phase_ = Phase::kUnknown;
-  uint32_t baseline_rounds_ = 0;  // still to be measured
-  uint32_t backoff_ = 1;          // baseline rounds where no clock keeps the budget
-  uint32_t calm_ = 0;             // rounds judged since it changed
+  uint32_t backoff_ = 1;  // baseline rounds where no clock keeps the budget
+  uint32_t calm_ = 0;     // rounds judged since it changed
   // Lengths of iterations, ns: the first ones; of two reference blocks and of what is between, without edges; of the
   // whole round so far.
   Mean first_, before_, managed_, after_, whole_;
-  uint32_t outliers_ = 0;  // in this round
-  bool withheld_ = false;  // the clock was not in force in a part of this round, so it says nothing
+  uint32_t outliers_ = 0, lowered_ = 0;  // of this round; iterations of it at a lower clock
+  bool withheld_ = false;                // the clock was not in force in a part of this round, so it says nothing
   // Of the baseline: lengths, ns, and the clock while computation runs, MHz.
   Mean baseline_, baseline_clock_;
   double baseline_mhz_ = 0;
-  bool suspected_ = false;  // references contradict the baseline, which is measured again
-  bool biased_ = false;     // references differ from the baseline, so only the baseline is compared with
+  // Of the one that is being measured: lengths, and from when until when, in iterations of the job. Until 0: as soon as
+  // it is known.
+  Mean next_;
+  uint64_t baseline_from_ = 0, baseline_until_ = 0;
+  Reading usual_, present_;    // when the baseline was measured, and now
+  uint64_t looked_again_ = 0;  // since they differed: the iteration of the job
+  bool suspected_ = false;     // references contradict the baseline, which is measured again
+  bool biased_ = false;        // references differ from the baseline, so only the baseline is compared with
   uint32_t biased_rounds_ = 0, biased_for_ = kBiased;  // still to be judged so; how many the next time
   // Before the baseline was measured again: the last reference, and the clock that was wanted. It is wanted again where
   // the job has not changed.
   Mean reference_;
   double left_mhz_ = 0;
-  bool confirmed_ = false;  // references were suspected in vain: this job is faster at a lower clock
-  Slowdown here_;           // at the present clock
-  Slowdown steps_;          // what the steps between the clocks cost of it
-  Slowdown known_;          // at known_mhz_, the clock before
+  Slowdown here_;   // at the present clock
+  Mean steps_;      // what the steps between the clocks cost of it, by round
+  Slowdown lean_;   // what references were longer than what was compared with
+  Slowdown known_;  // at known_mhz_, the clock before
   double known_mhz_ = 0;
   double wanted_mhz_ = 0, harmless_mhz_ = 0, harmful_mhz_ = 0;  // 0: none yet
   SlackReclaimer slack_;
@@ -193,7 +212,7 @@ class LearningPolicy final : public ClockPolicy {
   uint64_t generation_ = 0, learnt_ = 0, seen_ = 0, managed_iterations_ = 0, begun_ns_ = 0;
   uint64_t sample_at_ns_ = 0;
   uint32_t samples_ = 0;
-  bool wants_sample_ = false, resting_ = false;
+  bool wants_sample_ = false, resting_ = false, asked_ = false;  // asked: for the clock that is sampled
   SpinLock lock_;
 };
 

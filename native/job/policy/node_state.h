@@ -29,30 +29,33 @@ class NodeState {
     return seen_us;
   }
 
-  // A rank's baseline clock is this high, as far as it knows. Returns the lowest of all ranks'. It rises slowly, in
-  // case that conditions change.
-  double lowest_mhz(double mhz) {
-    const auto seen = static_cast<uint32_t>(16 * mhz);
-    uint32_t held = lowest_.load(std::memory_order_relaxed), now = 0;
-    do {
-      now = held == 0 || seen < held ? seen : held + (seen - held) / 256;
-    } while (now != held && !lowest_.compare_exchange_weak(held, now, std::memory_order_relaxed));
-    return now / 16.0;
-  }
-
   // Ranks tell each other clocks in these steps, MHz.
   static constexpr double kToldMhz = 1 / 16.0;
   static double told(double mhz) { return static_cast<uint32_t>(mhz / kToldMhz) * kToldMhz; }
 
-  // A rank would go to this clock behind that iteration of the job. Returns the one that the first rank named.
-  double agree_on_clock(uint64_t iteration, double mhz) {
-    const uint64_t wanted = iteration << kClockBits | static_cast<uint32_t>(mhz / kToldMhz);
+  // A rank's baseline clock is this high, as far as it knows, by a measurement that ends with so many calls of the job.
+  // Returns the lowest of all ranks'. A later measurement replaces it; otherwise it rises slowly, in case that
+  // conditions change.
+  double lowest_mhz(uint64_t calls, double mhz) {
+    uint64_t held = lowest_.load(std::memory_order_relaxed), now = 0;
+    do {
+      const bool new_one = held == 0 || calls > held >> kClockBits;
+      const auto seen = static_cast<int64_t>(steps(mhz)), least = static_cast<int64_t>(held & kClockMask);
+      const int64_t lowest = new_one || seen < least ? seen : least + (seen - least) / 256;
+      now = (new_one ? calls << kClockBits : held & ~kClockMask) | static_cast<uint64_t>(lowest);
+    } while (now != held && !lowest_.compare_exchange_weak(held, now, std::memory_order_relaxed));
+    return clock(now);
+  }
+
+  // A rank would go to this clock behind so many calls of the job. Returns the one that the first rank named.
+  double agree_on_clock(uint64_t calls, double mhz) {
+    const uint64_t wanted = calls << kClockBits | steps(mhz);
     uint64_t held = clock_.load(std::memory_order_relaxed);
-    while (held >> kClockBits != iteration) {
-      if (held >> kClockBits > iteration) return mhz;  // this rank is late, and judges alone
+    while (held >> kClockBits != calls) {
+      if (held >> kClockBits > calls) return mhz;  // this rank is late, and judges alone
       if (clock_.compare_exchange_weak(held, wanted, std::memory_order_relaxed)) return mhz;
     }
-    return static_cast<uint32_t>(held & ((1u << kClockBits) - 1)) * kToldMhz;
+    return clock(held);
   }
 
   // Calls repeat after `base`, and a rank finds that times repeat after `period`, a multiple of it. Returns what all
@@ -85,11 +88,14 @@ class NodeState {
 
  private:
   static constexpr uint32_t kKinds = 448, kWays = 8, kClockBits = 20;
-  std::atomic<uint32_t> lowest_{0};        // baseline clock, sixteenths of MHz
-  std::atomic<uint64_t> until_{0};         // calls << 1 | suspected
-  std::atomic<uint64_t> clock_{0};         // iteration << kClockBits | steps of kToldMhz
-  std::atomic<uint64_t> period_{0};        // base << 32 | calls
-  std::atomic<uint64_t> least_[kKinds]{};  // kind << 32 | us; 0: free
+  static constexpr uint64_t kClockMask = (1u << kClockBits) - 1;
+  static uint64_t steps(double mhz) { return static_cast<uint64_t>(mhz / kToldMhz) & kClockMask; }
+  static double clock(uint64_t held) { return static_cast<double>(held & kClockMask) * kToldMhz; }
+
+  std::atomic<uint64_t> lowest_{0}, clock_{0};  // calls << kClockBits | steps of kToldMhz
+  std::atomic<uint64_t> until_{0};              // calls << 1 | suspected
+  std::atomic<uint64_t> period_{0};             // base << 32 | calls
+  std::atomic<uint64_t> least_[kKinds]{};       // kind << 32 | us; 0: free
 };
 
 }  // namespace powerccl

@@ -20,6 +20,7 @@ struct Outcome {
   bool untouched = false;  // it failed, and before anything changed
   uint32_t now_mhz = 0;    // read back; 0: not read
   uint64_t reasons = 0;
+  uint32_t limit_mw = 0;  // enforced power limit; 0: not read
   uint32_t driver_us = 0;
   std::string text;  // of a failure
 };

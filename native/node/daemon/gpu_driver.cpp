@@ -92,6 +92,7 @@ Outcome GpuDriver::set(size_t index, uint32_t min_mhz, uint32_t max_mhz) {
   const Outcome seen = read(index);
   outcome.now_mhz = seen.now_mhz;
   outcome.reasons = seen.reasons;
+  outcome.limit_mw = seen.limit_mw;
   return outcome;
 }
 
@@ -114,6 +115,7 @@ Outcome GpuDriver::read(size_t index) {
   outcome.code = device::clock_read_sm_mhz(&gpus_[index], &outcome.now_mhz, &error);
   if (outcome.code != device::kOk) outcome.text = error.text;
   device::clock_throttle_reasons(&gpus_[index], &outcome.reasons, nullptr);
+  device::clock_power_limit(&gpus_[index], &outcome.limit_mw, nullptr);
   return outcome;
 }
 

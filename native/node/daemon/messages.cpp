@@ -103,6 +103,7 @@ Bytes encode_reply(uint16_t type, uint64_t serial, const Answer& answer) {
   reply.holder_uid = answer.holder_uid;
   put_text(reply.text, sizeof reply.text, answer.text);
   reply.interval_ms = answer.interval_ms;
+  reply.limit_mw = answer.outcome.limit_mw;
   return encode(type, serial, reply);
 }
 

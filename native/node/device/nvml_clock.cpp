@@ -153,6 +153,12 @@ int clock_throttle_reasons(ClockDevice* device, uint64_t* reasons, Error* error)
   return code;
 }
 
+int clock_power_limit(ClockDevice* device, uint32_t* limit_mw, Error* error) {
+  if (!device->nvml) return not_open(error);
+  if (!device->nvml->power_limit) return nvml_lacks("nvmlDeviceGetEnforcedPowerLimit", error);
+  return nvml_check(device->nvml->power_limit(handle_of(device), limit_mw), "reading the power limit", error);
+}
+
 bool clock_emulated(const ClockDevice* device) {
   return device->nvml && device->nvml->emulator_version;
 }

@@ -61,6 +61,9 @@ bool clock_mig_enabled(ClockDevice* device);
 // nvmlDeviceGetCurrentClocksEventReasons (or its older name ...ThrottleReasons): why the clock is not higher.
 int clock_throttle_reasons(ClockDevice* device, uint64_t* reasons, Error* error);
 
+// The power limit that is enforced now, in mW. An administrator may change it at any time.
+int clock_power_limit(ClockDevice* device, uint32_t* limit_mw, Error* error);
+
 // Whether the NVML that clock_open found is the emulator's (it exports powerccl_emulator_version): consent is implied.
 bool clock_emulated(const ClockDevice* device);
 

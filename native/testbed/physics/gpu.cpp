@@ -16,18 +16,11 @@ int64_t period_ns(const Platform& platform) {
   return std::max<int64_t>(1, std::llround(platform.refresh_ms * kNsPerMs));
 }
 
-// Evenly over the range, in no order of the index.
-double draws_of(const Platform& platform, uint32_t index) {
-  constexpr double kGolden = 0.618034;
-  const double place = index * kGolden;
-  return 1 + platform.gpu_spread * (2 * (place - std::floor(place)) - 1);
-}
-
 }  // namespace
 
 Gpu::Gpu(const Platform& platform, int64_t start, uint32_t index)
     : platform_(&platform),
-      draws_(draws_of(platform, index)),
+      draws_(platform.draws(index)),
       settled_(start),
       idle_since_(start),
       refresh_(start - start % period_ns(platform)),
@@ -192,7 +185,7 @@ void Gpu::write(GpuState& state) const {
   state.locked_max_mhz = locked_max_mhz_;
   state.throttle_reasons = asleep_ ? kThrottleIdle : capped_ ? kThrottlePowerCap : 0;
   state.p_state = asleep_ ? 8 : 0;
-  state.power_limit_mw = static_cast<uint32_t>(platform_->power_limit_w * 1000);
+  state.power_limit_mw = power_limit_mw();
   state.since_ns = static_cast<uint64_t>(settled_);
   state.refresh_ns = static_cast<uint64_t>(refresh_);
   state.temperature_c = temperature_c_;

@@ -31,6 +31,7 @@ class Gpu {
   Gpu(const Platform& platform, int64_t start, uint32_t index = 0);
 
   double clock_mhz() const { return clock_mhz_; }
+  uint32_t power_limit_mw() const { return static_cast<uint32_t>(platform_->power_limit_w * 1000); }
   double watts() const { return watts_; }
   double temperature_c() const { return temperature_c_; }
   double energy_uj() const { return energy_.value; }  // at the last settle()

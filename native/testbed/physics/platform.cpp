@@ -233,6 +233,7 @@ void add_tuning(std::map<std::string, Setter>& keys, TuningModel& t) {
 }
 
 void add_curves(std::map<std::string, Setter>& keys, Platform& p) {
+  keys["gpu_draws"] = [&p](const std::string& text) { return parse_curve(text, false, p.gpu_draws); };
   keys["voltage_v"] = [&p](const std::string& text) { return parse_curve(text, false, p.voltage_v); };
   keys["clock_transition_us"] = [&p](const std::string& text) {
     double always;
@@ -366,6 +367,9 @@ const char* missing(const Platform& p) {
   if (p.overlap_compute_rate <= 0) return "overlap_compute_rate must be above 0";
   if (p.voltage_v.empty()) return "voltage_v is missing";
   if (p.gpu_spread < 0 || p.gpu_spread > 0.5) return "gpu_spread must be from 0 to 0.5";
+  for (const auto& [gpu, times] : p.gpu_draws) {
+    if (times < 0.5 || times > 2) return "gpu_draws must have factors from 0.5 to 2";
+  }
   if (p.power_limit_w <= 0) return "power_limit_w is missing";
   if (p.governor_low_w > p.governor_high_w) return "governor_low_w is above governor_high_w";
   if (p.set_clock_call_spread > 2 || p.clock_transition_spread > 2) return "a spread must be at most 2";
@@ -464,6 +468,13 @@ double Platform::kernel_w(const Activity& activity, double clock_mhz) const {
 
 double Platform::communication_w(double bytes, double clock_mhz) const {
   return at_size(comm_w, std::max(bytes, 1.0), 0) + comm_clock_w * fv2(clock_mhz);
+}
+
+// The spread is even over its range, in no order of the number.
+double Platform::draws(uint32_t gpu) const {
+  constexpr double kGolden = 0.618034;
+  const double place = gpu * kGolden;
+  return (1 + gpu_spread * (2 * (place - std::floor(place)) - 1)) * interpolate(gpu_draws, gpu, 1);
 }
 
 double Platform::volts(double clock_mhz) const {

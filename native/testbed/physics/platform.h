@@ -110,6 +110,7 @@ struct Platform {
   double comm_clock_w = 0;                         // of it, W per MHz*V^2
   double leakage_w_per_kv = 0, leakage_reference_c = 0;  // per kelvin above the reference and volt
   double gpu_spread = 0;                                 // share by which GPUs draw more or less than the platform says
+  Line gpu_draws;                                        // and times that they draw so much, over the GPU's number
   double ambient_c = 25, thermal_k_per_w = 0, thermal_tau_ms = 1000, start_temperature_c = 30;
 
   double power_limit_w = 0, peak_limit_w = 0;  // peak 0: none
@@ -154,6 +155,7 @@ struct Platform {
   double kernel_w(const Activity& activity, double clock_mhz) const;  // W added to an otherwise idle GPU
   // W that communicating `bytes` adds to an otherwise idle GPU at that clock.
   double communication_w(double bytes, double clock_mhz) const;
+  double draws(uint32_t gpu) const;  // times that this GPU draws what the file says
   double volts(double clock_mhz) const;
   double fv2(double clock_mhz) const;               // MHz * V^2
   double transition_us(uint32_t target_mhz) const;  // 0: to no lock

@@ -54,6 +54,7 @@ void ClockDriver::run() {
 }
 
 void ClockDriver::lock(uint32_t mhz) {
+  if (mhz != 0 && !first_set_) first_set_ = server_.now();
   busy_until_ = server_.engine().set_locked_clocks(gpu_, mhz, mhz, true, server_.now(), [](Time) {});
 }
 
@@ -68,8 +69,8 @@ int ClockDriver::reset() {
   return granted_ ? set(0) : 0;  // else undone with the lease
 }
 
-int ClockDriver::read(uint32_t* mhz) {
-  *mhz = server_.clock_mhz(gpu_);
+int ClockDriver::read(ClockPolicy::Reading* reading) {
+  *reading = server_.reading(gpu_);
   return 0;
 }
 

@@ -5,6 +5,7 @@
 #define POWERCCL_SIM_CLOCK_DRIVER_H
 #include <algorithm>
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "clock/clock_follower.h"
@@ -29,6 +30,7 @@ class ClockDriver final : public ClockClient {
   void settle();  // the job is over
 
   uint64_t switches() const { return follower_.switches(); }
+  std::optional<Time> first_set() const { return first_set_; }  // when a clock was set that is not the default
 
  private:
   // ClockClient. A driver's call keeps the thread: its time is ahead of the server's until the call is over.
@@ -36,7 +38,7 @@ class ClockDriver final : public ClockClient {
   int set(uint32_t mhz) override;
   int reset() override;
   bool can_read() const override { return true; }
-  int read(uint32_t* mhz) override;
+  int read(ClockPolicy::Reading* reading) override;
   uint64_t grant() const override { return granted_ ? grants_ : 0; }
   uint64_t delay_ns(uint32_t mhz) const override { return limit_.delay_ns(mhz, now_ns(), interval_ns_); }
   bool dry() const override { return false; }
@@ -55,6 +57,7 @@ class ClockDriver final : public ClockClient {
   Time wakes_at_ = 0, busy_until_ = 0;
   uint64_t grants_ = 1;
   bool granted_ = true;
+  std::optional<Time> first_set_;
 };
 
 }  // namespace powerccl::sim

@@ -57,6 +57,8 @@ void print(const sim::Found& result, const std::string& policy, const std::strin
       .add("joules_per_iteration", joules)
       .add("exposed_ms", result.exposed_ms)
       .add("switches_per_s", result.switches_per_s)
+      .add("clocks_mhz", result.clocks_mhz)
+      .add("first_clock_s", result.first_clock_s)
       .add("first", result.first)
       .add("each_ms", column(result, &sim::Iteration::ms))
       .add("each_joules", column(result, &sim::Iteration::joules))

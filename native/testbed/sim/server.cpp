@@ -119,6 +119,11 @@ uint64_t Server::communicator(const std::vector<uint32_t>& members) {
   return joined_;
 }
 
+ClockPolicy::Reading Server::reading(uint32_t rank) {
+  const physics::Gpu& gpu = engine_.gpu(rank);
+  return {static_cast<uint32_t>(gpu.clock_mhz()), gpu.power_limit_mw(), 0};
+}
+
 double Server::joules(uint32_t rank) {
   engine_.settle();
   return engine_.gpu(rank).energy_uj() * 1e-6;

@@ -15,6 +15,7 @@
 #include "physics/collective_messages.h"
 #include "physics/engine.h"
 #include "physics/messages.h"
+#include "policy/clock_policy.h"
 
 namespace powerccl::sim {
 
@@ -44,8 +45,8 @@ class Server final : public physics::Outside {
   // A communicator of these ranks, in this order: the number by which plans name it.
   uint64_t communicator(const std::vector<uint32_t>& members);
 
-  double joules(uint32_t rank);  // of its GPU until now
-  uint32_t clock_mhz(uint32_t rank) { return static_cast<uint32_t>(engine_.gpu(rank).clock_mhz()); }
+  double joules(uint32_t rank);                 // of its GPU until now
+  ClockPolicy::Reading reading(uint32_t rank);  // of its GPU now
 
   // Outside
   void reply(physics::ClientId client, uint64_t request, int32_t error, std::span<const std::byte> body) override;

@@ -123,7 +123,12 @@ class Simulation {
     for (const auto& host : hosts_) {
       found_.exposed_ms += host->exposed_ms();
       switches += host->clock().switches();
+      const auto set = host->clock().first_set();
+      if (!set) continue;
+      const double at_s = static_cast<double>(*set - first) * 1e-9;
+      found_.first_clock_s = std::min(found_.first_clock_s.value_or(at_s), at_s);
     }
+    for (const auto& policy : learning_) found_.clocks_mhz.push_back(policy->state().clock_mhz);
     found_.exposed_ms = (found_.exposed_ms - exposed_before_) / number / ranks_;
     found_.switches_per_s = static_cast<double>(switches) / found_.virtual_s / ranks_;
     if (folder_ != nullptr) {

@@ -3,6 +3,7 @@
 #ifndef POWERCCL_SIM_SIMULATION_H
 #define POWERCCL_SIM_SIMULATION_H
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -46,12 +47,14 @@ struct Iteration {
 };
 
 struct Found {
-  std::vector<Iteration> iterations;  // measured ones
-  int first = 0;                      // the number of the first of them, from 0
-  double seconds = 0, joules = 0;     // of them
-  double exposed_ms = 0;              // of an iteration and GPU
-  double switches_per_s = 0;          // of a GPU
-  double real_s = 0;                  // that the simulation took
+  std::vector<Iteration> iterations;    // measured ones
+  int first = 0;                        // the number of the first of them, from 0
+  double seconds = 0, joules = 0;       // of them
+  double exposed_ms = 0;                // of an iteration and GPU
+  double switches_per_s = 0;            // of a GPU
+  std::vector<uint32_t> clocks_mhz;     // of each rank that learns, at the end and without slack; 0: the default
+  std::optional<double> first_clock_s;  // when the first clock was set, since the job began
+  double real_s = 0;                    // that the simulation took
   double virtual_s = 0;
 };
 

@@ -17,13 +17,18 @@ LONGEST_S = 300.0  # of real time: what takes longer stands still
 
 @dataclass(frozen=True)
 class Simulated:
-    """Iterations from number `first` on: milliseconds and joules of all GPUs; `exposed_ms` of an iteration and GPU."""
+    """Iterations from number `first` on: milliseconds and joules of all GPUs; `exposed_ms` of an iteration and GPU.
+
+    `clocks_mhz`: those that `auto` has come to, of each rank. `first_clock_s`: since the job began; None: none was set.
+    """
 
     first: int
     ms: list[float]
     joules: list[float]
     exposed_ms: float = 0.0
     switches_per_s: float = 0.0
+    clocks_mhz: tuple[int, ...] = ()
+    first_clock_s: float | None = None
 
     @property
     def iteration_ms(self) -> float:
@@ -90,6 +95,8 @@ def simulate(
         document["each_joules"],
         document["exposed_ms"],
         document["switches_per_s"],
+        tuple(document["clocks_mhz"]),
+        document["first_clock_s"],
     )
 
 

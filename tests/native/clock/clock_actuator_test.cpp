@@ -31,8 +31,8 @@ struct Gpu final : ClockClient {
   int set(uint32_t mhz) override { return carry_out(mhz); }
   int reset() override { return carry_out(0); }
   bool can_read() const override { return true; }
-  int read(uint32_t* mhz) override {
-    *mhz = clock();
+  int read(ClockPolicy::Reading* reading) override {
+    reading->mhz = clock();
     return 0;
   }
   const char* explain(int, const char** hint) override {

@@ -29,8 +29,8 @@ struct Client final : ClockClient {
   }
   int reset() override { return set(0); }
   bool can_read() const override { return true; }
-  int read(uint32_t* to) override {
-    *to = mhz;
+  int read(ClockPolicy::Reading* to) override {
+    to->mhz = mhz;
     return 0;
   }
   uint64_t grant() const override { return grants; }

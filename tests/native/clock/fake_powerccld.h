@@ -201,6 +201,7 @@ class FakePowerccld {
     said.status = status;
     said.lease = status == 0 || type == POWERCCL_LEASE_ENDED ? 5 : 0;
     said.now_mhz = mhz;
+    said.limit_mw = 70000;
     if (status == POWERCCL_LEASE_HELD) said.holder_pid = 4242, said.holder_uid = 1001;
     if (status == POWERCCL_LEASE_SHOW_FILE) file.copy(said.text, sizeof(said.text) - 1);
     if (status > 0) std::strcpy(said.text, "GPU is\nlost");

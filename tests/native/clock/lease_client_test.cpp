@@ -18,9 +18,10 @@ TEST_F(LeaseTest, AsksSetsReadsAndReleases) {
   EXPECT_EQ(daemon.device, "GPU-1");
   EXPECT_EQ(set(480), 0);
   EXPECT_EQ(daemon.now_mhz, 480u);
-  uint32_t mhz = 0;
-  EXPECT_EQ(client.read(&mhz), 0);
-  EXPECT_EQ(mhz, 480u);
+  ClockPolicy::Reading reading;
+  EXPECT_EQ(client.read(&reading), 0);
+  EXPECT_EQ(reading.mhz, 480u);
+  EXPECT_EQ(reading.limit_mw, 70000u);
   EXPECT_EQ(client.reset(), 0);
   EXPECT_EQ(daemon.sets(), (std::vector<uint32_t>{480, 0}));
   client.close();

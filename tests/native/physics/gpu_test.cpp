@@ -123,6 +123,21 @@ TEST(Gpu, GpusOfAServerDrawALittleMoreOrLess) {
   }
 }
 
+TEST(Gpu, AGpuDrawsTheFactorThatThePlatformHasForIt) {
+  Platform platform = platform_or_fail("t4x8");
+  platform.gpu_draws = {{0, 1}, {1, 1.1}, {2, 0.9}};
+  double watts[3];
+  for (uint32_t index = 0; index < 3; ++index) {
+    Gpu gpu(platform, 0, index);
+    gpu.lock(600, 600);
+    gpu.kernel_started();
+    gpu.update();
+    watts[index] = gpu.watts();
+  }
+  EXPECT_NEAR(watts[1] / watts[0], 1.1, 0.001);
+  EXPECT_NEAR(watts[2] / watts[0], 0.9, 0.001);
+}
+
 TEST(Gpu, ACounterOfEnergyNeverGoesBack) {
   EnergyCounters counters;
   EXPECT_EQ(counters.at_least(0, 100), 100u);

@@ -27,6 +27,7 @@ struct Now {
   double natural = 1;              // the default clock, as a share of the usual one
   double added_s = 0;              // a checkpoint, say
   bool honours = true;             // clocks that are asked for
+  bool limited = false;            // by another power limit, which the driver tells
   double knee = 0, steep = 0;      // below this share of the usual clock, collectives take so much longer
   double late_s = 0, stall_s = 0;  // memory of slowdowns; what a change of the clock stops the GPU for
 };
@@ -158,7 +159,7 @@ const std::map<std::string, Kind>& kinds() {
       {"power-limit",
        [](Chance& c, double h) {
          const double by = c.between(0.8, 0.95);
-         return during(begins(c, h), c.between(300, 900), 0, [=](Now& now) { now.natural *= by; });
+         return during(begins(c, h), c.between(300, 900), 0, [=](Now& now) { now.natural *= by, now.limited = true; });
        }},
       {"thermal-caps",
        [](Chance& c, double) {
@@ -229,6 +230,7 @@ class Trial {
     double with = without + (without - now.added_s) * slower;
     if (begun_mhz_ != locked_mhz_) with += now.stall_s;
     begun_mhz_ = locked_mhz_;
+    limit_mw_ = now.limited ? 1 : 2;
     play(with, mhz);
     joules_ += with * watts(now, mhz);
     joules_without_ += without * watts(now, natural);
@@ -262,7 +264,7 @@ class Trial {
 
   void ask(double at_s, double mhz) {
     const double wanted = policy_->wanted(ns(at_s)).mhz;
-    if (policy_->wants_sample()) policy_->sampled(static_cast<uint32_t>(mhz + chance_.normal(3)));
+    if (policy_->wants_sample()) policy_->sampled({static_cast<uint32_t>(mhz + chance_.normal(3)), limit_mw_});
     if (at_s >= pending_at_s_) locked_mhz_ = pending_mhz_;
     if (wanted == pending_mhz_) return;
     pending_mhz_ = wanted;
@@ -293,6 +295,7 @@ class Trial {
   double length_s_ = 0, usual_mhz_ = 0, noise_ = 0;
   double now_s_ = 0, step_s_ = 0.1, locked_mhz_ = 0, begun_mhz_ = 0, pending_mhz_ = 0, pending_at_s_ = 0;
   double remembered_ = 0, first_s_ = -1, worst_minute_pct_ = 0, joules_ = 0, joules_without_ = 0;
+  uint32_t limit_mw_ = 0;
   uint64_t calls_ = 0;
   Sums all_, minute_, recent_;
 };

@@ -13,7 +13,11 @@ class NvmlReader final : public ClockClient {
  public:
   bool open(const GpuIdentity& gpu) { return device::clock_open(&device_, gpu.id(), nullptr) == 0; }
   bool can_read() const override { return true; }
-  int read(uint32_t* mhz) override { return device::clock_read_sm_mhz(&device_, mhz, nullptr); }
+  int read(ClockPolicy::Reading* reading) override {
+    device::clock_power_limit(&device_, &reading->limit_mw, nullptr);
+    device::clock_throttle_reasons(&device_, &reading->reasons, nullptr);
+    return device::clock_read_sm_mhz(&device_, &reading->mhz, nullptr);
+  }
 
  private:
   device::ClockDevice device_;
