@@ -10,7 +10,7 @@ export PATH := $(BIN):$(PATH)
 
 .PHONY: all setup lock native demo test test-native test-python test-e2e lint lint-quick tidy-aside e2e analyze format pictures reference docs docs-build soak sanitize coverage fuzz fuzz-python wheel check-wheel \
         figures-demo figures-mpi figures-daemon figures-policies \
-        figures-robustness figures-stall figures-adversity figures-constants figures-whatif figures-sim figures-tune figures-prove figures-analysis figures-accounts figures-harm figures-trust figures-first bench clean help
+        figures-robustness figures-stall figures-adversity figures-clocks figures-constants figures-whatif figures-sim figures-tune figures-prove figures-analysis figures-accounts figures-harm figures-trust figures-first bench clean help
 
 all: native
 
@@ -107,8 +107,9 @@ pictures: native setup
 # make figures-whatif      compares what whatif predicts with what is known, in a quarter of an hour, into build/figures/whatif.json
 # make figures-robustness  simulates `auto` on 280 random machines of four kinds of GPU, into build/figures/robustness.json
 # make figures-stall       simulates what stalls at clock calls cost, into build/figures/stall.json
+# make figures-clocks      simulates budgets, one clock for a job and when the first one comes, into build/figures/clocks.json
 # make figures-adversity   tries `auto` on 30 kinds of change for an hour each in virtual time, into build/figures/adversity.json
-figures-policies figures-robustness figures-stall figures-constants figures-whatif figures-adversity: build/test/.configured setup
+figures-policies figures-robustness figures-stall figures-constants figures-whatif figures-adversity figures-clocks: build/test/.configured setup
 	cmake --build build/test --parallel $(JOBS) --target powerccl-sim powerccl_adversity
 	POWERCCL_NATIVE=$(abspath build/test/stage) $(FIGURES)
 

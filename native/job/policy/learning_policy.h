@@ -106,7 +106,7 @@ class LearningPolicy final : public ClockPolicy {
   // show less of it, by the second. They are biased where they differ from a new baseline by the second.
   static constexpr double kSlower = 0.5, kUnlike = 0.25;
   // Part of what may be spent: where the steps between the clocks take more, no clock is worth them.
-  static constexpr double kSteps = 0.25;
+  static constexpr double kSteps = 0.2;
   // Time between two samples on average, ns: of the baseline clock, and while a lower one is set. Multiples of the
   // golden ratio spread them over all parts of an iteration. A change from outside has to be seen within two seconds.
   static constexpr uint64_t kSampleNs = 20000000u, kWatchNs = 1000000000u;
