@@ -3,7 +3,8 @@
 figures-robustness.py [--number N] [--kind development|reported] [--policy NAME] [--jobs N] [--out FILE] [--rows FILE].
 Machines and jobs are drawn by number, a quarter of them of each kind of GPU; what a constant is chosen on is
 `development`, what is reported is `reported`. Figures are by kind of GPU: a mean over several would be of none.
---minutes M simulates whole jobs of M minutes, learning included, beside the best constant clock of each rank.
+--minutes M --name auto_Mmin simulates whole jobs of M minutes, learning included, beside the best constant clock of
+each rank.
 POWERCCL_NATIVE names the built programs.
 """
 
@@ -42,7 +43,9 @@ def figures_of_board(trials: list[Trial], name: str) -> Figures:
 
     held = sum(each.held_pct for each in trials)
     each = [trial.each_pct for trial in trials if trial.each_pct is not None]
-    share = {f"robustness.{name}.oracle_share_pct": figure(100 * sum(saved) / sum(each))} if each and sum(each) else {}
+    board, _, kind = name.partition(".")
+    oracle = f"robustness.{board}.oracle_share_{kind.removeprefix('auto_')}_pct"  # auto_10min: oracle_share_10min_pct
+    share = {oracle: figure(100 * sum(saved) / sum(each))} if each and sum(each) else {}
     share |= {f"robustness.{name}.held_share_pct": figure(100 * sum(saved) / held)} if held else {}
     return share | {
         f"robustness.{name}.saved_pct": figure(sum(saved) / number, saved),
