@@ -30,6 +30,7 @@ class ClockDriver final : public ClockClient {
   void settle();  // the job is over
 
   uint64_t switches() const { return follower_.switches(); }
+  Time settled_at() const { return std::max(server_.now(), busy_until_); }  // the last call is over
   std::optional<Time> first_set() const { return first_set_; }  // when a clock was set that is not the default
 
  private:

@@ -116,25 +116,25 @@ class Simulation {
       if (!server_.step()) throw std::runtime_error("the ranks have come to a standstill: nothing will ever happen");
       for (const auto& host : hosts_) host->poll();
     }
-    found_.virtual_s = static_cast<double>(server_.now() - first) * 1e-9;
     found_.real_s = std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count();
     const auto number = static_cast<double>(std::max<size_t>(found_.iterations.size(), 1));
     uint64_t switches = 0;
+    Time end = server_.now();
     for (const auto& host : hosts_) {
       found_.exposed_ms += host->exposed_ms();
+      host->finish();
+      end = std::max(end, host->clock().settled_at());
       switches += host->clock().switches();
       const auto set = host->clock().first_set();
       if (!set) continue;
       const double at_s = static_cast<double>(*set - first) * 1e-9;
       found_.first_clock_s = std::min(found_.first_clock_s.value_or(at_s), at_s);
     }
+    found_.virtual_s = static_cast<double>(end - first) * 1e-9;
     for (const auto& policy : learning_) found_.clocks_mhz.push_back(policy->state().clock_mhz);
     found_.exposed_ms = (found_.exposed_ms - exposed_before_) / number / ranks_;
     found_.switches_per_s = static_cast<double>(switches) / found_.virtual_s / ranks_;
-    if (folder_ != nullptr) {
-      for (const auto& host : hosts_) host->finish();
-      folder_->finish(server_, server_.now());
-    }
+    if (folder_ != nullptr) folder_->finish(server_, end);
     return found_;
   }
 
