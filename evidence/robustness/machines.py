@@ -8,7 +8,7 @@ import random
 from dataclasses import dataclass
 from pathlib import Path
 
-from powerccl.platforms.conf import changed, points_of, value_of
+from powerccl.platforms.conf import changed, keys_of, points_of, value_of
 
 PLATFORMS = Path(__file__).resolve().parents[2] / "native/testbed/emulator/platforms"
 # By kind of GPU: the platform that has its server, and the board files that machines are drawn from.
@@ -102,9 +102,7 @@ def incidents(draw: random.Random, gpus: int, hosts: int) -> tuple[str, ...]:
 
 def board_values(name: str) -> dict[str, str]:
     """The keys of a board's file."""
-    lines = (line.partition("#")[0] for line in (PLATFORMS / f"boards/{name}.conf").read_text().splitlines())
-    pairs = (line.split("=", 1) for line in lines if "=" in line)
-    return {key.strip(): value.strip() for key, value in pairs}
+    return keys_of((PLATFORMS / f"boards/{name}.conf").read_text())
 
 
 def voltage(conf: str, clocks: float, rise: float) -> str:

@@ -1,6 +1,7 @@
 """What `powerccl whatif` predicts of runs under the real-time emulator, beside what the simulator makes of the jobs.
 
-figures-whatif.py [--out FILE] [--rows PLATFORM/SCENARIO ...] [--seconds S]. POWERCCL_NATIVE names the built programs.
+figures-whatif.py [--out FILE] [--rows PLATFORM/SCENARIO ...] [--seconds S] [--machines N]. POWERCCL_NATIVE names the
+built programs. `--machines`: instead, of random jobs on random machines of real boards, recorded by the simulator.
 The recording is all that whatif knows. The simulator knows the scenario and the whole platform file;
 evidence/scripts/figures-sim.py compares it with the real-time emulator. The machine should be idle.
 """
@@ -13,18 +14,22 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from statistics import median
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 
-from evidence.robustness.jobs import built_in, names_for
-from support.figures import Figures, about, bare, write
+from evidence.robustness.jobs import built_in, job, names_for
+from evidence.robustness.machines import machine
+from support.figures import Figures, about, bare, show, write
 
 from powerccl.launch.native import find_native
 from powerccl.whatif.simulator import SIMULATOR, simulate
 
 PLATFORMS = ("t4x8", "a100x4", "h200x4", "h100x8")
 LEARNING_S, MANAGED_S = 60.0, 60.0  # as in whatif
+BEFORE_S, RECORDED_S = 20.0, 10.0
+FIRST_MACHINE, MOST_GPUS = 1000, 8  # behind those of figures-robustness.py; of a prediction in half a minute
 # Recorded on the first number of ranks, and predicted for the second.
 SCALED = (("t4x8", "fsdp", 4, 8), ("t4x8", "ddp", 2, 8), ("a100x4", "ddp", 2, 4))
 
@@ -51,6 +56,50 @@ def predicted(platform: str, scenario: str, seconds: float, folder: Path) -> tup
     for name in ("saved_pct", "slowdown_pct"):
         found |= {name: auto[name]["value"], f"{name}.low": auto[name]["low"], f"{name}.high": auto[name]["high"]}
     return found, took_s
+
+
+def on_a_machine(number: int) -> tuple[float, float, float, float] | None:
+    """Energy saved by `auto`, percent: predicted, the range, and known. None: not predicted."""
+    native, made = find_native(), machine("reported", number)
+    text = job("reported", number, made.gpus).text
+    with tempfile.TemporaryDirectory() as name:
+        conf, scenario, run, out = (str(Path(name) / each) for each in ("conf", "job.scn", "run", "found.json"))
+        Path(conf).write_text(made.conf)
+        Path(scenario).write_text(text)
+        times = ("--seconds", f"{RECORDED_S:g}", "--warm-up", f"{BEFORE_S:g}", "--run-folder", run)
+        command = [str(native.path(SIMULATOR)), "--platform", conf, scenario, *times]
+        subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+        try:
+            powerccl("whatif", run, "--platform", "none", "--json", out)
+        except subprocess.CalledProcessError:
+            return None
+        told = json.loads(Path(out).read_text())["policies"][-1]["saved_pct"]
+    plain, managed = (
+        simulate(native.path(SIMULATOR), made.conf, [text], policy, MANAGED_S, LEARNING_S)
+        for policy in ("observe", "auto")
+    )
+    return told["value"], told["low"], told["high"], managed.against(plain)[0]
+
+
+def figures_on_machines(count: int) -> Figures:
+    """How often the range holds, and how wide it is."""
+    errors: list[float] = []
+    widths: list[float] = []
+    holds, number = 0, FIRST_MACHINE
+    while len(errors) < count:
+        predicted = on_a_machine(number) if machine("reported", number).gpus <= MOST_GPUS else None
+        if predicted:
+            value, low, high, known_pct = predicted
+            print(f"machine {number}: {value:.1f} % ({low:.1f} to {high:.1f}), known {known_pct:.1f} %", flush=True)
+            errors.append(abs(value - known_pct))
+            widths.append(high - low)
+            holds += low <= known_pct <= high
+        number += 1
+    return {
+        "whatif.in_range_pct": bare(round(100 * holds / count, 1), "%", count),
+        "whatif.range_points_median": bare(round(median(widths), 2), "points", count),
+        "whatif.machines_error_points_median": bare(round(median(errors), 2), "points", count),
+    }
 
 
 def scaled(platform: str, scenario: str, few: int, many: int, seconds: float) -> tuple[float, float]:
@@ -86,8 +135,18 @@ def main() -> None:
     every = [f"{platform}/{name}" for platform in PLATFORMS for name in names_for(platform)]
     parser.add_argument("--rows", nargs="*", default=every)
     parser.add_argument("--seconds", type=float, default=10, help="of each recording")
+    parser.add_argument("--machines", type=int, default=0, help="number of random machines")
     options = parser.parse_args()
     figures: Figures = {}
+    if options.machines:
+        figures = figures_on_machines(options.machines)
+        show(figures)
+        conditions = (
+            f"simulated: recordings of {RECORDED_S:g} s of random jobs on random machines of real boards, 4 or 8 GPUs; "
+            "what is known: the second minute under auto"
+        )
+        command = f"evidence/scripts/figures-whatif.py --machines {options.machines}"
+        return write(options.out, figures, **about(command, conditions))
     errors, within, times = [], 0, []
     for row in options.rows:
         platform, _, scenario = row.partition("/")

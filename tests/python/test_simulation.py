@@ -20,6 +20,7 @@ from powerccl.platforms.conf import model_of, points_of, value_of
 from powerccl.platforms.store import load_profile
 from powerccl.traces.folder import read_run
 from powerccl.whatif import machines
+from powerccl.whatif.gpus import Gpu, recorded_gpus
 from powerccl.whatif.machines import Unknown
 from powerccl.whatif.model import fitted
 from powerccl.whatif.scaling import scaled
@@ -236,8 +237,6 @@ def test_the_machine_is_as_quick_as_the_run(tmp_path: Path) -> None:
 
 def test_what_a_run_does_not_tell_can_be_changed() -> None:
     assert machines.with_unknown(CONF, Unknown()) == CONF
-    bound = machines.with_unknown(CONF, Unknown(memory_share=0.5))
-    assert value_of(bound, "memory_bound_share") == "0.5"
     before = points_of(CONF, "voltage_v")
     level = points_of(machines.with_unknown(CONF, Unknown(level=0.5)), "voltage_v")
     top = before[-1][1]
@@ -253,6 +252,48 @@ def test_what_a_run_does_not_tell_can_be_changed() -> None:
     for key in ("memory_static_w", "memory_w"):
         assert float(value_of(machines.drawing(h100, 2.0), key)) == 2 * float(value_of(h100, key))
     assert value_of(double, "power_limit_w") == value_of(CONF, "power_limit_w")
+
+
+H100 = (PLATFORMS / "h100x8.conf").read_text()
+
+
+def test_the_power_limit_is_that_of_the_run() -> None:
+    gpus = [Gpu(500.0, None)] * 4
+    conf = machines.with_limit(H100, gpus, known=True)
+    assert value_of(conf, "power_limit_w") == value_of(conf, "governor_start_w") == "500"
+    assert float(value_of(conf, "peak_limit_w")) == pytest.approx(760 * 5 / 7, rel=1e-4)
+    assert value_of(conf, "static_w") == value_of(H100, "static_w")
+    other = machines.with_limit(H100, [Gpu(350.0, None)], known=False)
+    assert float(value_of(other, "static_w")) == pytest.approx(float(value_of(H100, "static_w")) / 2, rel=1e-4)
+    assert machines.with_limit(H100, [Gpu(None, None)], known=True) == H100
+
+
+def test_clocks_under_a_power_limit_tell_what_gpus_draw() -> None:
+    # As recorded of four H100s in FSDP2.
+    gpus = [Gpu(700.0, mhz) for mhz in (1671.0, 1778.0, 1768.0, 1695.0)]
+    draws = machines.draws_at_limit(H100, gpus, 0.05)
+    assert draws is not None and draws[0] > draws[3] > draws[2] > draws[1]
+    assert 1.15 < draws[0] / draws[1] < 1.22, "what a product draws at 1778 MHz, over that at 1671"
+    bound = machines.draws_at_limit(H100, gpus, 0.95)
+    assert bound is not None and min(bound) > 1.25, "memory-bound kernels would not reach the limit"
+    assert machines.draws_at_limit(H100, [*gpus, Gpu(700.0, None)], 0.05) is None
+    assert len(value_of(machines.with_draws(H100, draws), "gpu_draws").split()) == 4
+
+
+@pytest.mark.parametrize(("reasons", "clock"), [("0x4", 1500.0), ("0x0", None)])
+def test_a_run_tells_the_limit_and_the_clock_under_it(tmp_path: Path, reasons: str, clock: float | None) -> None:
+    folder = synthetic.exposed_run(tmp_path / "run")
+    for file in folder.glob("power-*.csv"):
+        head = [line for line in file.read_text().splitlines() if line.startswith("#")]
+        rows = [line.split(",") for line in file.read_text().splitlines() if not line.startswith("#")]
+        at, why = rows[0].index("sm_clock_mhz"), rows[0].index("throttle_reasons")
+        for row in rows[1:]:
+            row[at], row[why] = "1500", reasons
+        head += [f"# gpu{gpu}_power_limit_mw: 500000" for gpu in range(8)]
+        file.write_text("\n".join([*head, *(",".join(row) for row in rows)]) + "\n")
+    run = read_run(folder)
+    assert recorded_gpus(run, 0, 1 << 62) == [Gpu(500.0, clock)] * len(run.ranks)
+    assert recorded_gpus(run, -2, -1) == [Gpu(None, None)] * len(run.ranks)
 
 
 def collective(size: int, transfer_us: float, members: tuple[int, ...]) -> Collective:
@@ -300,10 +341,16 @@ def test_a_fit_finds_the_rate_beside_collectives() -> None:
         draws = float(value_of(conf, "static_w")) / float(value_of(CONF, "static_w"))
         return Simulated(0, [ms] * 10, [0.05 * ms * draws] * 10)
 
-    found = fitted(CONF, programs, 55.0, simulate)
+    unlimited = [Gpu(70.0, None)]
+    found = fitted(CONF, programs, 55.0, unlimited, 0.35, simulate)
     assert found.plain.iteration_ms == pytest.approx(100, rel=0.02)
+    assert found.scenarios[0].splitlines()[0].endswith(" memory 35%")
     assert found.watts_times == pytest.approx(1.1)
-    assert fitted(CONF, programs, 1e4, simulate).watts_times == pytest.approx(1.15)  # no GPU differs by more
+    too_much = fitted(CONF, programs, 1e4, unlimited, 0.35, simulate)
+    assert too_much.watts_times == pytest.approx(200)  # so it is no such job
+    assert float(value_of(too_much.conf, "static_w")) == pytest.approx(
+        1.15 * float(value_of(CONF, "static_w")), rel=1e-4
+    )
 
 
 def test_the_same_iterations_are_compared() -> None:

@@ -5,14 +5,40 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from pathlib import Path
 
 # Platforms that model a GPU, by a word of the names that NVML gives it. Others are taken for the first one.
 MODELS = {"H100": "h100x8", "H200": "h200x4", "A100": "a100x4", "A800": "a100x4", "T4": "t4x8"}
+# The nearest ones of GPUs that have a board file.
+NEAREST = {"A40": "a100x4", "V100": "a100x4", "RTX 8000": "a100x4"}
 
 
 def model_of(gpu: str) -> str:
     """The emulated platform that models a GPU; the first one where none does."""
-    return next((model for word, model in MODELS.items() if word in gpu), next(iter(MODELS.values())))
+    models = MODELS | NEAREST
+    return next((model for word, model in models.items() if word in gpu), next(iter(models.values())))
+
+
+def modelled(gpu: str, platforms: Path) -> tuple[str, bool]:
+    """The platform file of a GPU, and whether it models that GPU; else its figures are another one's.
+
+    `platforms`: the folder of platform files, of whose boards the one with this GPU's name is put in.
+    """
+    conf = (platforms / f"{model_of(gpu)}.conf").read_text()
+    if value_of(conf, "gpu_name") == gpu:
+        return conf, True
+    for file in sorted((platforms / "boards").glob("*.conf")):
+        board = keys_of(file.read_text())
+        if board["gpu_name"] == gpu:
+            return changed(conf, board), True
+    return conf, any(word in gpu for word in MODELS)
+
+
+def keys_of(conf: str) -> dict[str, str]:
+    """All keys of a platform's or a board's file."""
+    lines = (line.partition("#")[0] for line in conf.splitlines())
+    pairs = (line.split("=", 1) for line in lines if "=" in line)
+    return {key.strip(): value.strip() for key, value in pairs}
 
 
 def value_of(conf: str, key: str) -> str:

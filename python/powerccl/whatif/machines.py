@@ -13,42 +13,39 @@ from collections import defaultdict
 from dataclasses import dataclass
 from statistics import median
 
+import numpy as np
+
 from powerccl.analysis.programs.program import Recorded
 from powerccl.patterns import bus_factor
 from powerccl.platforms.conf import changed, points_of, value_of
 from powerccl.platforms.policy_table import minimum_clocks
 from powerccl.platforms.schema import PlatformProfile
+from powerccl.whatif.gpus import Gpu
 
+LIMITS = ("power_limit_w", "peak_limit_w", "governor_start_w")  # move together
 # Keys in watts: all are stretched alike, until the model draws what the run drew.
 WATTS = ("static_w", "tree_w", "compute_w", "memory_static_w", "memory_w", "comm_clock_w", "leakage_w_per_kv")
 
 
 @dataclass(frozen=True)
 class Unknown:
-    """What the run does not tell. Each moves what a lower clock saves or costs.
+    """What the run does not tell, beside the memory share. Each moves what a lower clock saves or costs.
 
-    `memory_share`: of computation's time, what no clock changes. `knee`: the least clock that keeps a collective's
-    bandwidth, as a factor of the model's. `level`: the least voltage, as a share of the highest.
+    `knee`: the least clock that keeps a collective's bandwidth, as a factor of the model's. `level`: the least voltage,
+    as a share of the highest.
     """
 
-    memory_share: float | None = None  # None: the model's
     knee: float = 1.0
     level: float | None = None
 
 
-# The likely machine and others, each with one thing changed. Shares: matrix products follow the clock all but wholly,
-# decoding hardly (docs/concepts/hardware.md). Knees: PCCL's minimum clocks on three servers are within 0.8 and 1.2 of
-# the models'. Levels: voltages of published boards fall to 62 to 89 % of the highest.
+# Of computation's time, what no clock changes: products follow the clock all but wholly, decoding hardly.
+MEMORY_SHARES = (0.05, 0.35, 0.65, 0.95)
+# The likely machine and others, each with one thing changed. Knees: PCCL's minimum clocks on three servers are within
+# 0.8 and 1.2 of the models'. Levels: voltages of published boards fall to 62 to 89 % of the highest.
 LIKELY = Unknown()
 # Those first that mattered most on recorded and emulated runs: of large jobs not all are simulated.
-OTHERS = (
-    Unknown(memory_share=0.5),
-    Unknown(level=0.85),
-    Unknown(memory_share=0.0),
-    Unknown(knee=1.2),
-    Unknown(level=0.65),
-    Unknown(knee=0.8),
-)
+OTHERS = (Unknown(level=0.85), Unknown(knee=1.2), Unknown(level=0.65), Unknown(knee=0.8))
 
 
 def of_run(conf: str, run: Recorded) -> str:
@@ -85,6 +82,40 @@ def with_profile(conf: str, profile: PlatformProfile) -> str:
     return changed(conf, values)
 
 
+def with_limit(conf: str, gpus: list[Gpu], known: bool) -> str:
+    """The platform with the power limit of the run's GPUs. `known`: it models them; others draw as their limit says."""
+    limits = [gpu.limit_w for gpu in gpus if gpu.limit_w]
+    if not limits:
+        return conf
+    times = median(limits) / float(value_of(conf, "power_limit_w"))
+    values = {key: f"{float(value_of(conf, key)) * times:.6g}" for key in LIMITS}
+    return changed(conf if known else drawing(conf, times), values)
+
+
+def draws_at_limit(conf: str, gpus: list[Gpu], memory_share: float) -> list[float] | None:
+    """What each GPU draws, times the model's: by the clock that its power limit left it. None: not all were limited."""
+    limit_w = float(value_of(conf, "power_limit_w"))
+    clocks = [gpu.clock_mhz for gpu in gpus if gpu.clock_mhz]
+    return [limit_w / _watts(conf, mhz, memory_share) for mhz in clocks] if len(clocks) == len(gpus) else None
+
+
+def _watts(conf: str, mhz: float, memory_share: float) -> float:
+    """What the model draws while it computes at that clock."""
+    clocks, volts = zip(*((float(at), volts) for at, volts in points_of(conf, "voltage_v")), strict=True)
+    fv2 = mhz * float(np.interp(mhz, clocks, volts)) ** 2
+
+    def key(name: str) -> float:
+        return float(value_of(conf, name))
+
+    memory = key("memory_static_w") + key("memory_w") * fv2
+    return key("static_w") + key("tree_w") * fv2 + (1 - memory_share) * key("compute_w") * fv2 + memory_share * memory
+
+
+def with_draws(conf: str, draws: list[float]) -> str:
+    """The platform whose GPUs draw so many times as much as the model, each its own."""
+    return changed(conf, {"gpu_draws": " ".join(f"{number}:{times:.4f}" for number, times in enumerate(draws))})
+
+
 def drawing(conf: str, times: float) -> str:
     """The platform whose GPUs draw that many times as much; its power limit stays."""
     values = {key: f"{float(value_of(conf, key)) * times:.6g}" for key in WATTS if f"\n{key} " in conf}
@@ -95,8 +126,6 @@ def drawing(conf: str, times: float) -> str:
 def with_unknown(conf: str, what: Unknown) -> str:
     """The platform with other values for what the run does not tell."""
     values: dict[str, str] = {}
-    if what.memory_share is not None:
-        values["memory_bound_share"] = f"{what.memory_share:g}"
     least, most = (float(value_of(conf, f"clock_{end}_mhz")) for end in ("min", "max"))
     if what.knee != 1.0:
         for key in re.findall(r"^(\w+\.knee_mhz)\s*=", conf, re.MULTILINE):

@@ -5,10 +5,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from statistics import fmean
 
 from powerccl.analysis.programs.program import Recorded, stretched
 from powerccl.platforms.conf import value_of
 from powerccl.whatif import machines
+from powerccl.whatif.gpus import Gpu
 from powerccl.whatif.scenarios import scenario_texts
 from powerccl.whatif.simulator import Simulated
 
@@ -21,6 +23,7 @@ STEPS = 5  # of a bisection between MOST_LOST and 1: the last one moves the rate
 MOST_LOST = 0.35  # of its speed is what computation keeps at least beside a collective
 # Times what the model draws: GPUs of a model differ by less. More has another reason, such as pauses of the host.
 MOST_WATTS = 1.15
+MOST_DRAWS = 2.0  # of a GPU whose clock tells it; the emulator has no more
 CLOSE = 0.004  # of the iteration's time: a nearer fit is a matter of chance
 
 Simulate = Callable[[str, list[str]], Simulated]  # a platform file and a scenario for each rank, no policy
@@ -29,16 +32,22 @@ Programs = Callable[[float], Recorded]  # by the rate at which computation goes 
 
 @dataclass(frozen=True)
 class Model:
-    """`conf`: a platform file; `scenarios`: one for each rank; `plain`: what they come to with no policy."""
+    """`conf`: a platform file; `scenarios`: one for each rank; `plain`: what they come to with no policy.
+
+    `watts_times`: what its GPUs draw, against the model's; as it would have to be, not as far as it is believed.
+    """
 
     conf: str
     scenarios: list[str]
     run: Recorded
     plain: Simulated
-    watts_times: float  # what its GPUs draw, against the model's
+    watts_times: float
+    memory_share: float
 
 
-def fitted(base: str, programs: Programs, watts: float | None, simulate: Simulate) -> Model:
+def fitted(
+    base: str, programs: Programs, watts: float | None, gpus: list[Gpu], memory_share: float, simulate: Simulate
+) -> Model:
     """Fit it. `base`: the platform file of the GPU; `watts`: what all GPUs of the run drew, None: not known.
 
     The rate beside collectives is found by bisection. On a GPU at its power limit this rate also holds the fall of
@@ -48,15 +57,19 @@ def fitted(base: str, programs: Programs, watts: float | None, simulate: Simulat
         NoProgramError: nothing can be simulated of the run.
     """
     low, high = MOST_LOST, 1.0
-    times = 1.0
+    times = needed = 1.0
+    draws = machines.draws_at_limit(base, gpus, memory_share)
+    if draws:
+        needed = fmean(draws)
+        base = machines.with_draws(base, [min(max(each, 1 / MOST_DRAWS), MOST_DRAWS) for each in draws])
     best: tuple[float, Recorded, str, list[str], Simulated] | None = None
     rate = float(value_of(base, "overlap_compute_rate"))
     for _ in range(STEPS):
         run = programs(rate)
-        conf, texts = machines.of_run(base, run), scenario_texts(run)
-        if watts and best is None:
-            plain = simulate(conf, texts)
-            times = min(max(watts / plain.watts, 1 / MOST_WATTS), MOST_WATTS)
+        conf, texts = machines.of_run(base, run), scenario_texts(run, memory_share)
+        if watts and best is None and not draws:
+            needed = watts / simulate(conf, texts).watts
+            times = min(max(needed, 1 / MOST_WATTS), MOST_WATTS)
         conf = machines.drawing(conf, times)
         simulated = simulate(conf, texts)
         off = simulated.iteration_ms * 1e3 / run.time_us - 1
@@ -76,6 +89,6 @@ def fitted(base: str, programs: Programs, watts: float | None, simulate: Simulat
             break
         times_longer = min(max(times_longer / (1 + off), 1 / MOST_STRETCH), MOST_STRETCH)
         fitting = stretched(run, times_longer)
-        texts = scenario_texts(fitting)
+        texts = scenario_texts(fitting, memory_share)
         simulated = simulate(conf, texts)
-    return Model(conf, texts, fitting, simulated, times)
+    return Model(conf, texts, fitting, simulated, needed, memory_share)

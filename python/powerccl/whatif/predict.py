@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -11,19 +12,19 @@ from pathlib import Path
 
 import numpy as np
 
-from powerccl.analysis.energy import energy_curves
+from powerccl.analysis.energy import Times, energy_curves
 from powerccl.analysis.programs.calls import NoProgramError
-from powerccl.analysis.programs.program import Recorded
 from powerccl.analysis.programs.recording import Recording
 from powerccl.estimate import Estimate
-from powerccl.platforms.conf import MODELS, changed, model_of
+from powerccl.platforms.conf import changed, model_of, modelled
 from powerccl.platforms.policy_table import policy_table
 from powerccl.platforms.schema import PlatformProfile
 from powerccl.quantities import exact, plural
 from powerccl.traces.folder import RunData
 from powerccl.whatif import machines
 from powerccl.whatif.forecasts import Case, Forecast, WhatIf
-from powerccl.whatif.machines import LIKELY, OTHERS, Unknown
+from powerccl.whatif.gpus import recorded_gpus
+from powerccl.whatif.machines import LIKELY, MEMORY_SHARES, OTHERS, Unknown
 from powerccl.whatif.model import MEASURED_S, WARM_UP_S, Model, fitted
 from powerccl.whatif.scaling import scaled
 from powerccl.whatif.simulator import Simulated, simulate
@@ -31,6 +32,9 @@ from powerccl.whatif.simulator import Simulated, simulate
 # Virtual seconds. A policy has found its clock after a minute in most jobs (docs/concepts/policies.md).
 LEARNING_S, MANAGED_S = 60.0, 60.0
 FAR_OFF_PCT = 15.0  # a replay that is farther from the recorded time is of another job
+# Times what the model draws. Boards of one kind differ: computation by 15 %, memory and static power by 25 %, two of
+# the same board by 6 %. Half of that range rules out shares that are true, double of it rules out none.
+PLAUSIBLE = 1.4
 MOST_S = 30.0  # of real time for all cases but the likely one: a prediction takes at most about twice as long
 DOUBTFUL_PCT = 3.0  # one that is farther is worth a word
 MOST_RANKS = 16  # of a simulated machine
@@ -58,34 +62,41 @@ def what_if(
     """
     if len(run.ranks) > MOST_RANKS:
         raise NoProgramError(f"it has {len(run.ranks)} ranks, and {MOST_RANKS} can be simulated")
-    model_name = model_of(gpu)
-    base = (platforms / f"{model_name}.conf").read_text()
+    base, known = modelled(gpu, platforms)
     if profile:
         base = machines.with_profile(base, profile)
     switching = {"set_clock_call_us": terms.call_us, "clock_transition_us": terms.transition_us}
     base = changed(base, {key: f"{value:g}" for key, value in switching.items() if value is not None})
 
     recording = Recording(run)
-    watts = _watts(run, recording.programs(1.0))
+    span = recording.programs(1.0).edges_ns
+    watts = _watts(run, span)
+    gpus = recorded_gpus(run, int(span[0, 0]), int(span[-1, 1]))
+    base = machines.with_limit(base, gpus, known)
 
     def plainly(conf: str, texts: list[str]) -> Simulated:
         return simulate(simulator, conf, texts, "observe", MEASURED_S, WARM_UP_S)
 
-    job = fitted(base, recording.programs, watts, plainly)
+    jobs = _plausible([fitted(base, recording.programs, watts, gpus, share, plainly) for share in MEMORY_SHARES])
+    job, *_ = jobs
     as_recorded = job.plain
     off_pct = 100 * (job.plain.iteration_ms * 1e3 / job.run.time_us - 1)
     if abs(off_pct) > FAR_OFF_PCT:
         raise NoProgramError("the replay does not take as long as the recorded iterations did")
     if terms.ranks:
-        conf = machines.of_run(job.conf, scaled(job.run, terms.ranks))
-        job = replace(job, conf=conf, plain=plainly(conf, job.scenarios))
+        confs = [machines.of_run(each.conf, scaled(each.run, terms.ranks)) for each in jobs]
+        jobs = [
+            replace(each, conf=conf, plain=plainly(conf, each.scenarios))
+            for each, conf in zip(jobs, confs, strict=True)
+        ]
+        job, *_ = jobs
     table = policy_table(profile, terms.overhead) if profile and profile.clocks_set else ""
     prediction = WhatIf(
         emulated=run.modelled_by,
         folder=str(run.folder),
         name=run.info.name if run.info else run.folder.name,
         gpu=gpu,
-        model=model_name,
+        model=model_of(gpu),
         platform=profile.name if profile else "",
         ranks=len(run.ranks),
         budget_pct=terms.budget_pct,
@@ -97,45 +108,54 @@ def what_if(
         more_ms=job.plain.iteration_ms if terms.ranks else None,
         exposed_pct=100 * job.plain.exposed_ms / job.plain.iteration_ms,
         iterations=len(job.run.edges_ns),
-        notes=_notes(gpu, model_name, watts, off_pct, job.run.marked),
+        notes=_notes(gpu, known, watts, off_pct, job.run.marked),
     )
     # A profile tells the clocks that collectives need.
     others = [each for each in OTHERS if each.knee == 1.0 or not table]
     if terms.ranks:
         ranks = plural(terms.ranks, "rank")
         prediction.notes.append(f"extrapolated to {ranks}: links are taken to be as fast as recorded")
-    _predict(prediction, job, simulator, table, terms, others)
+    cases = [(LIKELY, each) for each in jobs] + [(each, job) for each in others]
+    _predict(prediction, cases, simulator, table, terms)
     return prediction
 
 
-def _predict(prediction: WhatIf, job: Model, simulator: Path, table: str, terms: Terms, others: list[Unknown]) -> None:
+def _plausible(jobs: list[Model]) -> list[Model]:
+    """Those whose GPUs draw about what the model says, the likely one first; at least one."""
+    by_likelihood = sorted(jobs, key=lambda each: abs(math.log(each.watts_times)))
+    return [each for each in by_likelihood if 1 / PLAUSIBLE < each.watts_times < PLAUSIBLE] or by_likelihood[:1]
+
+
+def _predict(prediction: WhatIf, cases: list[tuple[Unknown, Model]], simulator: Path, table: str, terms: Terms) -> None:
+    """The likely case is the first."""
     policies = [*(["per-call"] if table else []), "auto"]
     # Where computation is uneven, only the same iterations can be compared.
-    even = not any(program.uneven for program in job.run.programs)
+    even = not any(program.uneven for program in cases[0][1].run.programs)
 
-    def one(each: tuple[Unknown, str]) -> Simulated:
-        what, policy = each
+    def one(each: tuple[tuple[Unknown, Model], str]) -> Simulated:
+        (what, job), policy = each
         learns = policy == "auto" or not even
         conf, warm_up_s = machines.with_unknown(job.conf, what), LEARNING_S if learns else WARM_UP_S
         options = ["--max-slowdown", f"{terms.budget_pct:g}"]
         seconds = MANAGED_S if learns else 2 * MEASURED_S
         return simulate(simulator, conf, job.scenarios, policy, seconds, warm_up_s, options, table)
 
-    def all_of(machines: list[Unknown]) -> dict[tuple[Unknown, str], Simulated]:
-        wanted = [(what, policy) for what in machines for policy in ("observe", *policies)]
+    def all_of(cases: list[tuple[Unknown, Model]]) -> list[dict[str, Simulated]]:
+        names = ("observe", *policies)
         with ThreadPoolExecutor(os.cpu_count()) as pool:
-            return dict(zip(wanted, pool.map(one, wanted), strict=True))
+            runs = list(pool.map(one, [(case, policy) for case in cases for policy in names]))
+        return [dict(zip(names, runs[at:], strict=False)) for at in range(0, len(runs), len(names))]
 
     began = time.monotonic()
-    came = all_of([LIKELY])
-    enough = int(MOST_S / max(time.monotonic() - began, 1e-3))
-    if enough < len(others):
-        prediction.notes.append(f"the job is large: {enough} of {plural(len(others), 'case')} were simulated")
-    others = others[:enough]
-    came |= all_of(others)
+    came = all_of(cases[:1])
+    enough = 1 + int(MOST_S / max(time.monotonic() - began, 1e-3))
+    if enough < len(cases):
+        prediction.notes.append(f"the job is large: {enough} of {plural(len(cases), 'case')} were simulated")
+    cases = cases[:enough]
+    came += all_of(cases[1:])
     for policy in policies:
-        likely, plain = came[LIKELY, policy], came[LIKELY, "observe"]
-        both = [_compared(came[what, policy], came[what, "observe"], even) for what in (LIKELY, *others)]
+        likely, plain = came[0][policy], came[0]["observe"]
+        both = [_compared(each[policy], each["observe"], even) for each in came]
         saved, slower = [of for of, _ in both], [of for _, of in both]
         prediction.policies.append(
             Forecast(
@@ -148,8 +168,10 @@ def _predict(prediction: WhatIf, job: Model, simulator: Path, table: str, terms:
             )
         )
         if policy == "auto":
-            cases = list(zip(others, both[1:], strict=True))
-            prediction.cases = [Case(what=_words(of), saved_pct=both[0], slowdown_pct=both[1]) for of, both in cases]
+            prediction.cases = [
+                Case(what=_words(*case), saved_pct=saved, slowdown_pct=slower)
+                for case, (saved, slower) in zip(cases[1:], both[1:], strict=True)
+            ]
 
 
 def _compared(managed: Simulated, plain: Simulated, even: bool) -> tuple[float, float]:
@@ -162,19 +184,19 @@ def _compared(managed: Simulated, plain: Simulated, even: bool) -> tuple[float, 
     return round(saved, 3), round(slower, 3)
 
 
-def _watts(run: RunData, of: Recorded) -> float | None:
+def _watts(run: RunData, edges_ns: Times) -> float | None:
     """What all GPUs of the run drew over its iterations; None: not known of each."""
     curves = energy_curves(run)
-    span = np.array([[of.edges_ns[0, 0], of.edges_ns[-1, 1]]])
+    span = np.array([[edges_ns[0, 0], edges_ns[-1, 1]]])
     known = [curves[trace.gpu] for trace in run.ranks if trace.gpu in curves]
     if len(known) < len(run.ranks) or not all(curve.covers(span).all() for curve in known):
         return None
     return sum(curve.within(span) for curve in known) / float(np.diff(span)[0, 0]) * 1e9
 
 
-def _words(what: Unknown) -> str:
-    if what.memory_share is not None:
-        follows = exact(100 * (1 - what.memory_share), "%")
+def _words(what: Unknown, job: Model) -> str:
+    if what == LIKELY:
+        follows = exact(round(100 * (1 - job.memory_share)), "%")
         return f"{follows} of the time of computation follows the clock"
     if what.knee != 1.0:
         return f"collectives keep their bandwidth down to a clock {exact(abs(100 * (what.knee - 1)), '%')} " + (
@@ -183,12 +205,12 @@ def _words(what: Unknown) -> str:
     return f"the voltage falls to {exact(100 * (what.level or 0), '%')} of its highest"
 
 
-def _notes(gpu: str, model: str, watts: float | None, off_pct: float, marked: bool) -> list[str]:
+def _notes(gpu: str, known: bool, watts: float | None, off_pct: float, marked: bool) -> list[str]:
     notes = []
     if not marked:
         notes.append("no marks tell where computation waited: all communication was taken to be exposed")
-    if not any(word in gpu for word in MODELS):
-        notes.append(f"there is no model of {gpu or 'this GPU'}: it was simulated as {model}")
+    if not known:
+        notes.append(f"there is no model of {gpu or 'this GPU'}: it was simulated as {model_of(gpu)}")
     if watts is None:
         notes.append("power was not sampled throughout: the model's own was taken")
     if abs(off_pct) > DOUBTFUL_PCT:

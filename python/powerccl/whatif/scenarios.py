@@ -15,8 +15,8 @@ AT_ONCE_US, AT_ONCE_SHARE = 150.0, 0.01  # the latter of the iteration's computa
 LEAST_US = 1.0  # of computation: a kernel is launched for it, which takes longer than less
 
 
-def scenario_texts(run: Recorded) -> list[str]:
-    """A scenario for each rank.
+def scenario_texts(run: Recorded, memory_share: float | None = None) -> list[str]:
+    """A scenario for each rank. `memory_share`: of computation's time, what no clock changes; None: the platform's.
 
     Raises:
         NoProgramError: a communicator is none that a scenario can name.
@@ -31,7 +31,8 @@ def scenario_texts(run: Recorded) -> list[str]:
         if (size, stride) != (count, 1):
             groups.setdefault((size, stride), f"g{len(groups)}")
     heading = [f"group {name} {size} stride {stride}" for (size, stride), name in groups.items()]
-    return ["\n".join([*heading, *_lines(program, groups)]) + "\n" for program in run.programs]
+    memory = "" if memory_share is None else f" memory {100 * memory_share:.0f}%"
+    return ["\n".join([*heading, *_lines(program, groups, memory)]) + "\n" for program in run.programs]
 
 
 def shape_of(members: tuple[int, ...]) -> tuple[int, int]:
@@ -48,7 +49,7 @@ def shape_of(members: tuple[int, ...]) -> tuple[int, int]:
     return len(members), stride
 
 
-def _lines(program: Program, groups: dict[tuple[int, int], str]) -> list[str]:
+def _lines(program: Program, groups: dict[tuple[int, int], str], memory: str) -> list[str]:
     used = min(STREAMS, len(program.collectives))
     streams = [f"s{index}" for index in range(used)]
     lines = [f"streams {' '.join(streams)}"] if used else []
@@ -65,7 +66,7 @@ def _lines(program: Program, groups: dict[tuple[int, int], str]) -> list[str]:
     def compute(until_us: float, how: str = "") -> None:
         nonlocal progress
         if until_us > progress + LEAST_US:
-            lines.append(f"compute {(until_us - progress) / 1e3:.4f}{how}")
+            lines.append(f"compute {(until_us - progress) / 1e3:.4f}{memory}{how}")
             progress = until_us
 
     graph: int | None = None

@@ -1,0 +1,43 @@
+# SPDX-License-Identifier: Apache-2.0
+"""GPUs of a recorded run: their power limit, and the clocks that it left them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import polars as pl
+
+from powerccl.analysis.energy import gpu_samples
+from powerccl.traces.folder import RunData
+from powerccl.traces.sample_file import number_of
+
+POWER_CAP = 0x4  # nvmlClocksEventReasonSwPowerCap
+MOSTLY = 0.5  # of the samples: a GPU that is capped so often has its clock by its power
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """A rank's GPU. None: not known."""
+
+    limit_w: float | None  # enforced when the agent began
+    clock_mhz: float | None  # the mean while the power limit held the clock down; None also where it hardly did
+
+
+def recorded_gpus(run: RunData, begin_ns: int, end_ns: int) -> list[Gpu]:
+    """Those of the ranks, between two times."""
+    return [_recorded(run, trace.gpu, begin_ns, end_ns) for trace in run.ranks]
+
+
+def _recorded(run: RunData, name: str, begin_ns: int, end_ns: int) -> Gpu:
+    sampled = gpu_samples(run, name)
+    if sampled is None:
+        return Gpu(None, None)
+    log, samples = sampled
+    during = samples.filter(pl.col("time_ns").is_between(begin_ns, end_ns), pl.col("sm_clock_mhz").is_not_null())
+    if during.is_empty():
+        return Gpu(None, None)
+    limit_mw = number_of(log.about, f"gpu{during['gpu'][0]}_power_limit_mw")
+    reasons = during["throttle_reasons"].str.strip_prefix("0x").str.to_integer(base=16, strict=False)
+    capped = during.filter((reasons & POWER_CAP) != 0)
+    clock = capped["sm_clock_mhz"].mean() if len(capped) > MOSTLY * len(during) else None
+    return Gpu(limit_mw / 1e3 if limit_mw else None, clock if isinstance(clock, float) else None)
