@@ -11,7 +11,8 @@ from powerccl.estimate import Estimate
 class Forecast(msgspec.Struct, kw_only=True):
     """One policy; percentages of the same job simulated with no policy.
 
-    A value is of the likely machine, low and high are the least and most of all machines that the run could be of.
+    A value is of the likely machine, low and high are the least and most of all machines that the run could be of. The
+    range of the energy that `auto` saves is wider by MARGIN_POINTS on both sides.
     """
 
     policy: str
