@@ -41,7 +41,7 @@ from powerccl.platforms.ways import (
 from powerccl.reports.report import print_report
 from powerccl.reports.report_page import report_page
 from powerccl.reports.tabular import write_csv
-from powerccl.reports.ways import hint, possible_lines, what_to_write
+from powerccl.reports.ways import possible_lines, what_to_write
 from powerccl.ways.possible import possible
 from powerccl.ways.profile import table_of
 
@@ -243,17 +243,6 @@ def test_what_a_job_could_have_is_a_range() -> None:
     (sentence,) = possible_lines(found)
     assert "5.0 % to 5.5 % of each GPU's time" in sentence and "256 MiB of memory" in sentence
     assert what_to_write(found)[0].startswith("all-gather, copy-engine: PyTorch FSDP2: powerccl run --ways auto")
-
-
-def test_a_hint_is_given_where_it_is_worth_a_line() -> None:
-    made = table(*pair(256 * MIB, 550, 440, 250, 150))
-    said = hint(possible(calls(("all_gather", 128 * MIB, 1000, False)), made))
-    assert said.startswith(
-        "up to 5.5 % of the time could be saved without changing a clock (with FSDP2: run --ways auto"
-    )
-    little = table(*pair(256 * MIB, 550, 545, 250, 248))
-    assert hint(possible(calls(("all_gather", 256 * MIB, 1000, False)), little)) == ""
-    assert hint(possible(calls(("all_gather", 256 * MIB, 1, False)).clear(), made)) == ""
 
 
 def test_nothing_to_be_had_is_said() -> None:

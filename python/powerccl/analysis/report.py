@@ -29,6 +29,7 @@ from powerccl.analysis.report_findings import (
     CountRow,
     Iterations,
     LinkRow,
+    NextStep,
     Peers,
     RankParts,
     Reference,
@@ -66,6 +67,7 @@ class ReportFindings(msgspec.Struct, kw_only=True):
     counts: list[CountRow] = []
     ways: WaysFindings | None = None  # None: there is no table of ways for the run's GPUs
     notes: list[str] = []
+    next_steps: list[NextStep] = []  # what is worth most first; empty: nothing is worth an action
 
 
 def plain(value: Any) -> Any:
@@ -148,6 +150,18 @@ def report(
     spans = list(work.spans.values())
     together = (min(first for first, _ in spans), max(last for _, last in spans)) if spans else None
     return Report(findings, run, calls, kernels, built.waits, together, matched.waiting_ns)
+
+
+def peers_of(run: RunData) -> Peers:
+    """The ranks that others wait for, and what they cost: as `report` has it, without all else."""
+    built = run_tables(run, run.window)
+    matched = match(run, built.all_calls, built.all_kernels, built.inside)
+    exposed = built.marks or Exposure({}, NONE, "")
+    breakdown = break_down(
+        run, built.kernels, matched, exposed, energy_curves(run), {}, working(run, built.calls, built.kernels)
+    )
+    add_costs(matched, built.kernels, breakdown.sets)
+    return matched.peers
 
 
 def _reconcile(findings: ReportFindings) -> None:

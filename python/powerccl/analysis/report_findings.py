@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import msgspec
 
+from powerccl.estimate import Estimate
+
 
 class Parts(msgspec.Struct, kw_only=True):
     """A stretch of time of one rank, in parts.
@@ -146,3 +148,15 @@ class Reference(msgspec.Struct, kw_only=True):
     idle_watts: float | None = None
     warming: float | None = None
     points: dict[str, list[tuple[int, float, float | None]]] = {}
+
+
+class NextStep(msgspec.Struct, kw_only=True):
+    """One action. `gain_pct` is a share of the run's `of`, in percent; None: not known before it is measured."""
+
+    rule: str  # record, startup, straggler, ways, measure-ways, clocks, tune, mpi
+    text: str
+    gain_pct: Estimate | None = None
+    of: str = "energy"  # or time, CPU time
+    basis: str = ""  # what the gain is known by
+    cost: str = ""
+    command: str = ""

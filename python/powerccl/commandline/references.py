@@ -64,6 +64,16 @@ def own_table(run: RunData) -> WaysTable | None:
     return table_for(nodes[0]) if len(nodes) == 1 else None
 
 
+def near_table(run: RunData) -> WaysTable | None:
+    """The table of GPUs like the run's, but of another number or kind; it tells whether measuring is worth it."""
+    from powerccl.platforms.ways import near_table_for
+
+    if run.emulated or (run.info and run.info.emulated):
+        return None
+    nodes = list(gpu_names(run, of_job=True).values())
+    return near_table_for(nodes[0]) if len(nodes) == 1 else None
+
+
 def check_profile(profile: PlatformProfile, run: RunData) -> None:
     """Refuse a profile of other GPUs than the run's, or of another number of them in a node.
 

@@ -89,6 +89,7 @@ def command(
     from powerccl.commandline.output import say, write_out
     from powerccl.commandline.references import own_table
     from powerccl.commandline.summaries import keep_summary
+    from powerccl.commands.advice import advise
     from powerccl.platforms.ways import load_table
     from powerccl.ways.forecast import power_limit, predict_best
     from powerccl.ways.possible import possible
@@ -106,6 +107,8 @@ def command(
             best = predict_best(made.calls, kernels, made.waits, curves, table, limit_w)
             other_ways = structs.replace(other_ways, predicted=best)
         made = replace(made, findings=structs.replace(made.findings, ways=other_ways))
+    steps = advise(made.run, made.findings.summary, made.findings.peers, made.findings.ways)
+    made = replace(made, findings=structs.replace(made.findings, next_steps=steps))
     findings = made.findings
     if not (kineto or platform or made.run.window or (folder / SUMMARY_FILE).exists()):
         keep_summary(findings.summary, folder)

@@ -25,7 +25,6 @@ from powerccl.launch.request import POLICIES, Request
 
 if TYPE_CHECKING:
     from powerccl.analysis.findings import RunSummary
-    from powerccl.traces.folder import RunData
 
 
 @click.command("run", context_settings={"ignore_unknown_options": False, "allow_interspersed_args": False})
@@ -203,30 +202,19 @@ def _report(folder: Path, json_file: str, quiet: bool, ways: bool) -> None:
     from powerccl.reports.job import has_figures, summary_lines, write
 
     if has_figures(summary):
+        from powerccl.commands.advice import advise
+        from powerccl.reports.next_steps import print_next_steps
         from powerccl.reports.terminal import error_console, print_summary
 
         print_summary(error_console(), summary)
+        print_next_steps(error_console(), advise(run, summary))
     else:
         write(summary_lines(summary), sys.stderr)
-    if line := _about_ways(run, ways):
-        say(line)
-
-
-def _about_ways(run: RunData, used: bool) -> str:
-    """What came of `--ways`, or what the run could have without changing a clock; empty: nothing worth a line."""
-    if used or any(run.folder.glob("windows-*.json")):  # the latter: of a tuned profile
+    if ways or any(run.folder.glob("windows-*.json")):  # the latter: of a tuned profile
         from powerccl.launch.ways import describe
 
-        return describe(run.folder)
-    if not run.ranks:
-        return ""
-    from powerccl.commandline.references import own_table
-    from powerccl.reports.ways import hint
-    from powerccl.traces import tables
-    from powerccl.ways.possible import possible
-
-    table = own_table(run)
-    return hint(possible(tables.calls(run), table)) if table else ""
+        if line := describe(run.folder):
+            say(line)
 
 
 def _write(summary: RunSummary, folder: Path) -> None:

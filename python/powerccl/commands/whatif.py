@@ -13,7 +13,9 @@ from powerccl.commandline.runs import find_run, runs_dir_option
 from powerccl.errors import PowercclError
 
 if TYPE_CHECKING:
+    from powerccl.analysis.report_findings import NextStep
     from powerccl.traces.folder import RunData
+    from powerccl.whatif.forecasts import WhatIf
 
 
 @click.command("whatif")
@@ -85,10 +87,17 @@ def command(
 
         predict_ways(run, folder, ways, json_file)
         return 0
+    from powerccl.commandline.summaries import summary_of
+    from powerccl.commands.advice import advise
     from powerccl.whatif.predict import Terms
     from powerccl.whatif.verb import predict_policies
 
-    predict_policies(run, platform, Terms(max_slowdown, overhead, call_us, transition_us, ranks or 0), json_file)
+    def next_steps(prediction: WhatIf) -> list[NextStep]:
+        automatic = next(each for each in prediction.policies if each.policy == "auto")
+        return advise(run, summary_of(folder), None, None, automatic.saved_pct, automatic.slowdown_pct)
+
+    terms = Terms(max_slowdown, overhead, call_us, transition_us, ranks or 0)
+    predict_policies(run, platform, terms, json_file, next_steps)
     return 0
 
 

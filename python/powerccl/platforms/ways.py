@@ -238,6 +238,23 @@ def table_for(names: list[str]) -> WaysTable | None:
     return tables_for(names).get(len(names))
 
 
+# Names of GPUs whose copy engines and NVLink are of one generation: Hopper boards with NVSwitch or NVLink bridges of
+# 900 GB/s. A PCIe board of the same chip is none of them.
+ALIKE_GPUS = ({"NVIDIA H100 80GB HBM3", "NVIDIA H200", "NVIDIA H800", "NVIDIA H20"},)
+
+
+def near_table_for(names: list[str]) -> WaysTable | None:
+    """The table of the same GPUs in another number, else of GPUs alike, the nearest number first; None: there is none.
+
+    What it says of times and energies is another machine's.
+    """
+    if len(names) < 2 or len(set(names)) > 1:
+        return None
+    alike = next((family for family in ALIKE_GPUS if names[0] in family), {names[0]})
+    tables = [table for table in TABLES.preferred() if not table.emulated and table.gpu in alike]
+    return min(tables, key=lambda table: (table.gpu != names[0], abs(table.gpus - len(names))), default=None)
+
+
 # By pattern and way, what a user writes. Names as of PyTorch 2.12, Megatron-LM 0.17, vLLM 0.25 and SGLang 0.5.20.
 _SYMMETRIC = (
     "PyTorch FSDP2 newer than 2.11: FSDPModule.set_symm_mem_for_comm(). Megatron-FSDP: --use-nccl-ub. "

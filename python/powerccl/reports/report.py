@@ -29,6 +29,7 @@ from powerccl.quantities import (
     window,
 )
 from powerccl.reports.headline import headline
+from powerccl.reports.next_steps import print_next_steps
 from powerccl.reports.table import Table
 from powerccl.reports.terminal import (
     NARROW,
@@ -66,6 +67,7 @@ def print_report(console: Console, findings: ReportFindings) -> None:
         print_possible(console, findings.ways)
     for note in findings.notes:
         console.print(Text(note, style="dim") if "NCCL kernels found" in note else warning(note))
+    print_next_steps(console, findings.next_steps)
 
 
 def iterations_line(iterations: Iterations) -> str:

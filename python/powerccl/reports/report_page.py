@@ -31,6 +31,7 @@ from powerccl.reports import iterations_chart
 from powerccl.reports.explanations import EXPLANATIONS
 from powerccl.reports.headline import headline
 from powerccl.reports.job import clock_line, facts, of_gpus
+from powerccl.reports.next_steps import NOTHING, about
 from powerccl.reports.page import axis, layout, render, sentences
 from powerccl.reports.report import (
     MOST_HOSTS,
@@ -75,8 +76,11 @@ def report_page(made: Report) -> str:
         command=shlex.join(summary.command)[:400],
         facts=_facts(findings),
         headline=headline(findings),
+        steps=[{"text": step.text, "about": about(step), "command": step.command} for step in findings.next_steps],
+        nothing=NOTHING,
         explanations=EXPLANATIONS,
         tiles=_tiles(findings),
+        startup=startup_text(summary.shares),
         window=None if not findings.window_s else window(findings.window_s),
         legend=_legend(findings),
         iterations=[
@@ -167,7 +171,7 @@ def _tiles(findings: ReportFindings) -> list[dict[str, str]]:
         )
     if shares.startup_s is not None and shares.startup_s >= LEAST_STARTUP_S:
         drawn = "" if shares.startup_joules is None else f"{joules(shares.startup_joules)}; "
-        beside = f"{drawn}in no share: {startup_text(shares) or f'before {shares.startup_until}'}"
+        beside = f"{drawn}in no share; before {shares.startup_until}"
         tiles.append({"label": "start-up", "value": seconds(shares.startup_s), "beside": beside})
     if shares.uncovered_pct is not None:
         beside = "of the ranks' working time: records are missing"

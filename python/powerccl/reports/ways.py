@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from powerccl.analysis.ways import Possible, WaysFindings, WaysForecast
 from powerccl.console import Console
-from powerccl.platforms.ways import COPY_ENGINE, what_to_write_for
+from powerccl.platforms.ways import what_to_write_for
 from powerccl.quantities import NOT_KNOWN, byte_size, change_between, joules, percent, plural, seconds
 from powerccl.reports.table import Table
 from powerccl.reports.terminal import heading
@@ -30,19 +30,6 @@ def print_possible(console: Console, findings: WaysFindings) -> None:
     console.print(grid)
     for line in what_to_write(findings):
         console.print(line)
-
-
-LEAST_HINT_PCT = 1.0  # of the time, at best: less is for who asks for the report
-
-
-def hint(findings: WaysFindings) -> str:
-    """One line for who has not asked; empty: there is too little to be had."""
-    most_pct = 100 * findings.saved_s.high / findings.span_s if findings.span_s > 0 else 0.0
-    if most_pct < LEAST_HINT_PCT:
-        return ""
-    copied = any(row.pattern == "all_gather" and row.way == COPY_ENGINE for row in findings.rows)
-    how = "with FSDP2: run --ways auto; else see" if copied else "see"
-    return f"up to {percent(most_pct)} of the time could be saved without changing a clock ({how} powerccl report)"
 
 
 def possible_cells(row: Possible) -> list[str]:

@@ -18,8 +18,11 @@ LEAST_SHARE = 0.001  # of the job's time: what would save less at best is left o
 ALIKE = 0.95  # of the best way's saving: a simpler one that has as much is taken
 
 
-def possible(calls: pl.DataFrame, table: WaysTable) -> WaysFindings:
-    """What each pattern and size of a run could have. `calls`: as traces.tables.calls has them."""
+def possible(calls: pl.DataFrame, table: WaysTable, any_ranks: bool = False) -> WaysFindings:
+    """What each pattern and size of a run could have. `calls`: as traces.tables.calls has them.
+
+    `any_ranks`: the table is another machine's, and may be of another number of GPUs.
+    """
     span_s = float((calls["stop_ns"] - calls["start_ns"].min()).max() or 0) / 1e9  # type: ignore[arg-type]
     findings = WaysFindings(table=table.name, provenance=table.provenance, span_s=span_s, calls=len(calls))
     silent = calls["symmetric"] | calls["copy_engine"]
@@ -38,7 +41,7 @@ def possible(calls: pl.DataFrame, table: WaysTable) -> WaysFindings:
             for each in all_of
             if each.pattern == pattern and each.size_bytes == at
         }
-        if ranks != table.gpus or not near:
+        if (ranks != table.gpus and not any_ranks) or not near:
             findings.unmeasured += count
             continue
         rows = [_row(each, size, count / gpus, gpus) for each in near.values() if each.never_slower]

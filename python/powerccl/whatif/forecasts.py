@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import msgspec
 
+from powerccl.analysis.report_findings import NextStep
 from powerccl.estimate import Estimate
 
 
@@ -54,3 +55,4 @@ class WhatIf(msgspec.Struct, kw_only=True):
     policies: list[Forecast] = []
     cases: list[Case] = []
     notes: list[str] = []
+    next_steps: list[NextStep] = []

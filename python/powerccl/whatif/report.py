@@ -8,6 +8,7 @@ from rich.text import Text
 from powerccl.console import Console
 from powerccl.estimate import Estimate
 from powerccl.quantities import change, change_between, exact, number, plural, seconds, watts
+from powerccl.reports.next_steps import print_next_steps
 from powerccl.reports.table import Table
 from powerccl.reports.terminal import NARROW, heading, warning
 from powerccl.whatif.forecasts import Forecast, WhatIf
@@ -39,6 +40,7 @@ def print_what_if(console: Console, what_if: WhatIf) -> None:
         text = f"- {case.what}: {_unsigned(case.saved_pct)}, {change(case.slowdown_pct)} time"
         console.print(Text(text, style="dim"))
     console.print(Text(_narrower(what_if), style="dim"))
+    print_next_steps(console, what_if.next_steps)
 
 
 def _policies(what_if: WhatIf, narrow: bool) -> Table:

@@ -3,8 +3,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from powerccl import clean
 from powerccl.analysis.programs.calls import RECORD, NoProgramError
+from powerccl.analysis.report_findings import NextStep
 from powerccl.commandline.output import write_out
 from powerccl.commandline.references import check_profile, gpu_names, own_profile
 from powerccl.console import Console
@@ -18,13 +21,16 @@ from powerccl.whatif.report import print_what_if
 from powerccl.whatif.simulator import SIMULATOR, SimulatorError
 
 
-def predict_policies(run: RunData, platform: str, terms: Terms, json_file: str) -> None:
-    """Predict what clock policies would have saved of a run, and print it.
+def predict_policies(
+    run: RunData, platform: str, terms: Terms, json_file: str, advise: Callable[[WhatIf], list[NextStep]]
+) -> None:
+    """Predict what clock policies would have saved of a run, and print it with what `advise` says to do next.
 
     Raises:
         PowercclError: nothing can be predicted from the run.
     """
     prediction = _predict(run, platform, terms)
+    prediction.next_steps = advise(prediction)
     if json_file:
         write_out(json_file, clean.to_json(prediction, indent=2))
     print_what_if(Console(stderr=json_file == "-"), prediction)
