@@ -257,7 +257,7 @@ def near_table_for(names: list[str]) -> WaysTable | None:
 
 # By pattern and way, what a user writes. Names as of PyTorch 2.12, Megatron-LM 0.17, vLLM 0.25 and SGLang 0.5.20.
 _SYMMETRIC = (
-    "PyTorch FSDP2 newer than 2.11: FSDPModule.set_symm_mem_for_comm(). Megatron-FSDP: --use-nccl-ub. "
+    "PyTorch FSDP2 2.13 and later: FSDPModule.set_symm_mem_for_comm(). Megatron-FSDP: --use-nccl-ub. "
     "NCCL itself: buffers of ncclMemAlloc, registered with ncclCommWindowRegister(..., NCCL_WIN_COLL_SYMMETRIC)."
 )
 _SERVING = "vLLM: VLLM_USE_NCCL_SYMM_MEM=1. SGLang: --enable-symm-mem."
