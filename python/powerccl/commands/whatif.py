@@ -10,6 +10,7 @@ import click
 
 from powerccl.commandline.options import overhead_option
 from powerccl.commandline.runs import find_run, runs_dir_option
+from powerccl.commandline.tariffs import asked_tariff, tariff_options
 from powerccl.errors import PowercclError
 
 if TYPE_CHECKING:
@@ -48,6 +49,7 @@ if TYPE_CHECKING:
     metavar="auto|NAME|FILE",
     help="Predict ways of carrying collectives out instead, by this table of ways (auto: that of the run's GPUs).",
 )
+@tariff_options
 @runs_dir_option
 @click.option("--json", "json_file", default="", metavar="FILE", help="Write the findings to FILE (-: stdout).")
 def command(
@@ -59,6 +61,9 @@ def command(
     overhead: str,
     ranks: int | None,
     ways: str,
+    price: str,
+    carbon: str,
+    pue: float | None,
     runs_dir: Path,
     json_file: str,
 ) -> int:
@@ -77,7 +82,7 @@ def command(
     """  # noqa: D301 - click's mark for text that is not to be wrapped
     from powerccl.traces.folder import read_run
 
-    folder = find_run(name, runs_dir)
+    folder, tariff = find_run(name, runs_dir), asked_tariff(price, carbon, pue)
     run = read_run(folder)
     _check(run)
     if ways:
@@ -88,7 +93,8 @@ def command(
     from powerccl.whatif.predict import Terms
     from powerccl.whatif.verb import predict_policies
 
-    predict_policies(run, platform, Terms(max_slowdown, overhead, call_us, transition_us, ranks or 0), json_file)
+    terms = Terms(max_slowdown, overhead, call_us, transition_us, ranks or 0)
+    predict_policies(run, platform, terms, tariff, json_file)
     return 0
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from powerccl.analysis.cost import Cost
 from powerccl.analysis.drawing import Drawing, draw
 from powerccl.analysis.findings import MpiSummary
 from powerccl.analysis.report import Report, ReportFindings
@@ -28,6 +29,7 @@ from powerccl.quantities import (
     window,
 )
 from powerccl.reports import iterations_chart
+from powerccl.reports.cost import amounts, small_print, stretch
 from powerccl.reports.explanations import EXPLANATIONS
 from powerccl.reports.headline import headline
 from powerccl.reports.job import clock_line, facts, of_gpus
@@ -77,6 +79,7 @@ def report_page(made: Report) -> str:
         headline=headline(findings),
         explanations=EXPLANATIONS,
         tiles=_tiles(findings),
+        small_print=sentences(*small_print(findings.cost)) if findings.cost else [],
         window=None if not findings.window_s else window(findings.window_s),
         legend=_legend(findings),
         iterations=[
@@ -130,7 +133,22 @@ def _mpi_tiles(mpi: MpiSummary) -> list[dict[str, str]]:
     return [*tiles, {"label": "CPU time used", "value": seconds(mpi.cpu_s), "beside": "all ranks"}]
 
 
+def _cost_tiles(cost: Cost | None) -> list[dict[str, str]]:
+    """One tile for each stretch of time; the first has what is counted."""
+    if cost is None:
+        return []
+    tiles = []
+    for row in cost.rows:
+        value, _, rest = amounts(cost, row).partition(", ")
+        tiles.append({"label": stretch(cost, row), "value": value, "beside": rest})
+    return tiles
+
+
 def _tiles(findings: ReportFindings) -> list[dict[str, str]]:
+    return _time_tiles(findings) + _cost_tiles(findings.cost)
+
+
+def _time_tiles(findings: ReportFindings) -> list[dict[str, str]]:
     summary = findings.summary
     if not of_gpus(summary):
         whole = {"label": "time", "value": seconds(summary.wall_s), "beside": "the whole run"}
