@@ -1,11 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where a user's own configuration is."""
+"""A user's home, and where the user's own configuration is."""
 
 from __future__ import annotations
 
 import os
 import pwd
 from pathlib import Path
+
+
+def expanded(text: str) -> Path:
+    """A path whose `~` is the user's home; as it is where the user has none."""
+    try:
+        return Path(text).expanduser()
+    except RuntimeError:
+        return Path(text)
 
 
 def configuration_home() -> Path | None:

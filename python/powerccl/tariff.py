@@ -16,6 +16,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 
 from powerccl.errors import PowercclError
+from powerccl.home import expanded
 
 HOUR_S = 3600.0
 NONE = "none"  # in the place of a price or of a carbon intensity: as if the user's file had none
@@ -123,13 +124,13 @@ def _parse(text: str, what: str, form: str, unit_of: _UnitOf, base: Path | None)
     text = text.strip()
     if text == NONE:
         return None
-    if match := re.fullmatch(rf"{_NUMBER}\s*(\S+)", text):
-        if unit := unit_of(match[2]):
-            value = float(match[1]) * unit[1]
-            if not 0 < value <= MOST_PER_KWH:
-                raise PowercclError(f"a {what} of {text} is not possible", f"{_range(unit[0])}; {form}")
-            return Rate(text, unit[0], value)
-    path = (base or Path()) / Path(text).expanduser()
+    match = re.fullmatch(rf"{_NUMBER}\s*(\S+)", text)
+    if match and (unit := unit_of(match[2])):
+        value = float(match[1]) * unit[1]
+        if not 0 < value <= MOST_PER_KWH:
+            raise PowercclError(f"a {what} of {text} is not possible", f"{_range(unit[0])}; {form}")
+        return Rate(text, unit[0], value)
+    path = (base or Path()) / expanded(text)
     if not (text.lower().endswith(".csv") or path.is_file()):
         raise PowercclError(f"{what} '{text}': not understood", form)
     return _read_table(path, text, what, form, unit_of)

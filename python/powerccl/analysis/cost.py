@@ -17,7 +17,7 @@ from powerccl.analysis.cpu_energy import cpu_energy
 from powerccl.analysis.energy import energy_curves, job_samples
 from powerccl.analysis.findings import CpuEnergy, RunSummary
 from powerccl.analysis.report_findings import Iterations
-from powerccl.quantities import exact, plural
+from powerccl.quantities import exact, number, plural
 from powerccl.tariff import HOUR_S, Rate, Tariff, parse_time, time_text
 from powerccl.traces.folder import RunData
 
@@ -99,7 +99,7 @@ def cost_of(run: RunData, summary: RunSummary, tariff: Tariff, iterations: Seque
         pue=tariff.pue,
         month_watts=watts or watts_at_least,
         rows=rows,
-        covers=covers(summary, cpu, tariff),
+        covers=covers(summary, cpu, tariff, rates),
         notes=rates.notes,
     )
 
@@ -165,7 +165,7 @@ def _amounts(kwh: float, rates: Rates) -> tuple[float, float | None, float | Non
     return kwh, cost, None if rates.carbon_g is None else kwh * rates.carbon_g / 1e3
 
 
-def covers(summary: RunSummary, cpu: CpuEnergy, tariff: Tariff) -> str:
+def covers(summary: RunSummary, cpu: CpuEnergy, tariff: Tariff, rates: Rates) -> str:
     """What the figures count, and at which prices."""
     parts = []
     if summary.energy.joules is not None or summary.energy.joules_at_least is not None:
@@ -178,8 +178,17 @@ def covers(summary: RunSummary, cpu: CpuEnergy, tariff: Tariff) -> str:
         parts[0] += ", without CPUs"
     text = " and ".join(parts) or "nothing"
     pue = "no PUE applied" if tariff.pue is None else f"times the PUE {exact(tariff.pue)}"
-    rates = [rate.text for rate in (tariff.price, tariff.carbon) if rate]
-    return "; ".join([f"{text}; no wall meter", pue, *([f"at {' and '.join(rates)}"] if rates else [])])
+    named = [
+        _name(rate, mean) for rate, mean in ((tariff.price, rates.price), (tariff.carbon, rates.carbon_g)) if rate
+    ]
+    return "; ".join([f"{text}; no wall meter", pue, *([f"at {' and '.join(named)}"] if named else [])])
+
+
+def _name(rate: Rate, mean: float | None) -> str:
+    """A rate as it was given; of a table, with its mean over the run."""
+    if mean is None or not rate.hours:
+        return rate.text
+    return f"{rate.text} (mean {number(mean, f'{rate.unit}/kWh')})"
 
 
 def rates_of(run: RunData, summary: RunSummary, tariff: Tariff) -> Rates:

@@ -7,7 +7,9 @@ so nothing is parsed where the file is absent or has no such setting.
 
 from __future__ import annotations
 
+import errno
 import re
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,9 +17,11 @@ from typing import Any
 
 from powerccl.errors import PowercclError, nearest, one_line
 from powerccl.files import read_bytes
-from powerccl.home import configuration_home
+from powerccl.home import configuration_home, expanded
 
 MOST_BYTES = 1 << 20  # a few lines; a file a thousand times as long is another one
+# There is no such file, or this user may not look: containers run programs as other users in root's home.
+_ABSENT = (errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG, errno.EACCES)
 HINT = "`powerccl config` lists the settings; docs/reference/config.md describes the file"
 Value = str | float
 
@@ -104,9 +108,9 @@ def read_config(*wanted: str) -> Config:
     file = config_file()
     try:
         data = read_bytes(file, MOST_BYTES) if file else b""
-    except FileNotFoundError:
-        data = b""
     except OSError as error:
+        if error.errno in _ABSENT:
+            return Config(file)
         raise PowercclError(f"cannot read {one_line(error)}", HINT) from error
     if file is None or not data or (wanted and not any(name.encode() in data for name in wanted)):
         return Config(file)
@@ -119,9 +123,9 @@ def parse_config(file: Path, data: bytes) -> Config:
     Raises:
         PowercclError: it is another.
     """
-    try:
+    if sys.version_info >= (3, 11):
         import tomllib
-    except ModuleNotFoundError:  # Python 3.10
+    else:
         import tomli as tomllib
 
     try:
@@ -156,4 +160,4 @@ def runs_dir(config: Config) -> Path:
         PowercclError: the user's is not possible.
     """
     own = config.checked("runs-dir")
-    return Path(str(own or SETTINGS["runs-dir"].builtin)).expanduser()
+    return expanded(str(own or SETTINGS["runs-dir"].builtin))

@@ -100,8 +100,8 @@ def command(
     from powerccl.ways.forecast import power_limit, predict_best
     from powerccl.ways.possible import possible
 
-    folder = find_run(name, runs_dir, quiet=quiet)
     part, tariff = _window(window), asked_tariff(price, carbon, pue)
+    folder = find_run(name, runs_dir, quiet=quiet)
     reference = _reference(platform, folder)
     made = report(folder, reference, [_kineto(text) for text in kineto], part)
     table = load_table(ways) if ways else own_table(made.run)

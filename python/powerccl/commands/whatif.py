@@ -82,7 +82,8 @@ def command(
     """  # noqa: D301 - click's mark for text that is not to be wrapped
     from powerccl.traces.folder import read_run
 
-    folder, tariff = find_run(name, runs_dir), asked_tariff(price, carbon, pue)
+    tariff = asked_tariff(price, carbon, pue)
+    folder = find_run(name, runs_dir)
     run = read_run(folder)
     _check(run)
     if ways:

@@ -33,7 +33,7 @@ from powerccl.compare.member import (
     nothing_known,
     pattern_order,
 )
-from powerccl.compare.significance import HIGHER, LOWER, UNKNOWN, Cell, Change, Value, cell, change
+from powerccl.compare.significance import HIGHER, LOWER, SAME, UNKNOWN, Cell, Change, Value, cell, change
 from powerccl.compare.sources import read_member
 from powerccl.errors import PowercclError
 from powerccl.patterns import KIB
@@ -403,7 +403,8 @@ def _costs(sides: Sequence[_Side], rows: Sequence[Row]) -> list[str]:
         for row in rows:
             before, after = row.cells[0].value, row.cells[place].value
             if row.what.partition(" ")[0] in (COST, CO2E) and before is not None and after is not None:
-                parts.append(f"{row.what} {quantity_change(after - before, row.unit)}")
+                same = " (not significant)" if row.changes[place - 1].verdict == SAME else ""
+                parts.append(f"{row.what} {quantity_change(after - before, row.unit)}{same}")
         if parts:
             lines.append(f"{side.name} against {sides[0].name}: {', '.join(parts)}")
     counted = dict.fromkeys(member.covers for side in sides for member in side.members if member.covers)

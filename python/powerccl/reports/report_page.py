@@ -134,13 +134,14 @@ def _mpi_tiles(mpi: MpiSummary) -> list[dict[str, str]]:
 
 
 def _cost_tiles(cost: Cost | None) -> list[dict[str, str]]:
-    """One tile for each stretch of time; the first has what is counted."""
+    """One tile for each stretch of time: the first amount is large, the others are beside it."""
     if cost is None:
         return []
+    kind = "cost" if cost.currency else "emissions" if cost.carbon else "energy"
     tiles = []
     for row in cost.rows:
         value, _, rest = amounts(cost, row).partition(", ")
-        tiles.append({"label": stretch(cost, row), "value": value, "beside": rest})
+        tiles.append({"label": f"{kind}, {stretch(cost, row)}", "value": value, "beside": rest})
     return tiles
 
 

@@ -30,7 +30,7 @@ def month_saved(run: RunData, prediction: WhatIf, tariff: Tariff) -> MonthSaved 
         currency=tariff.price.unit if tariff.price else "",
         cost=None if rates.price is None else _times(saved, rates.price),
         co2e_kg=None if rates.carbon_g is None else _times(saved, rates.carbon_g / 1e3),
-        covers=covers(summary, CpuEnergy(), tariff),
+        covers=covers(summary, CpuEnergy(), tariff, rates),
         notes=rates.notes,
     )
 

@@ -89,12 +89,16 @@ def _advice(what_if: WhatIf) -> Text:
 
 def _print_month(console: Console, month: MonthSaved) -> None:
     """What that is worth, with its range, and what it counts."""
-    parts = [(month.kwh, lambda kwh: watt_hours(1e3 * kwh))]
-    if month.co2e_kg:
-        parts.insert(0, (month.co2e_kg, lambda kg: f"{grams(1e3 * kg)} CO2e"))
+    parts: list[str] = []
     if month.cost:
-        parts.insert(0, (month.cost, lambda amount: money(amount, month.currency)))
-    saved = ", ".join(f"{show(each.value)} ({show(each.low)} to {show(each.high)})" for each, show in parts)
+        low = money(month.cost.low, "").rstrip()
+        parts.append(f"{money(month.cost.value, month.currency)} ({low} to {money(month.cost.high, month.currency)})")
+    if month.co2e_kg:
+        grams_of = [1e3 * each for each in (month.co2e_kg.value, month.co2e_kg.low, month.co2e_kg.high)]
+        parts.append(f"{grams(grams_of[0])} CO2e ({grams.between(*grams_of[1:])})")
+    wh = [1e3 * each for each in (month.kwh.value, month.kwh.low, month.kwh.high)]
+    parts.append(f"{watt_hours(wh[0])} ({watt_hours.between(*wh[1:])})")
+    saved = ", ".join(parts)
     console.print(Text(f"In {MONTH} of this job it would save {saved}."))
     for text in [f"counted: {month.covers}; the job runs day and night", *month.notes]:
         console.print(Text(text, style="dim"))
