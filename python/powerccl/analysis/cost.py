@@ -178,9 +178,7 @@ def covers(summary: RunSummary, cpu: CpuEnergy, tariff: Tariff, rates: Rates) ->
         parts[0] += ", without CPUs"
     text = " and ".join(parts) or "nothing"
     pue = "no PUE applied" if tariff.pue is None else f"times the PUE {exact(tariff.pue)}"
-    named = [
-        _name(rate, mean) for rate, mean in ((tariff.price, rates.price), (tariff.carbon, rates.carbon_g)) if rate
-    ]
+    named = [_name(rate, mean) for rate, mean in ((tariff.price, rates.price), (tariff.carbon, rates.carbon_g)) if rate]
     return "; ".join([f"{text}; no wall meter", pue, *([f"at {' and '.join(named)}"] if named else [])])
 
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """A user's own defaults: one TOML file, `powerccl/config.toml` in the folder of a user's configuration.
 
-`powerccl run` imports this on the way to the job's start. The parser takes longer to import than all the rest of that,
-so nothing is parsed where the file is absent or has no such setting.
+`powerccl run` imports this on the way to the job's start. Importing the parser takes longer than all the rest here.
+So `powerccl run` parses nothing if the file is absent or has no such setting.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from powerccl.home import configuration_home, expanded
 MOST_BYTES = 1 << 20  # a few lines; a file a thousand times as long is another one
 # There is no such file, or this user may not look: containers run programs as other users in root's home.
 _ABSENT = (errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG, errno.EACCES)
-HINT = "`powerccl config` lists the settings; docs/reference/config.md describes the file"
+HINT = 'write lines such as: price = "0.25EUR/kWh"; `powerccl config --help` lists the settings'
 Value = str | float
 
 
