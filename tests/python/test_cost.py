@@ -21,10 +21,14 @@ from powerccl.analysis.summary import summarise
 from powerccl.commands import cli
 from powerccl.commands.report import command
 from powerccl.compare.runs import read_run_member
+from powerccl.estimate import Estimate
 from powerccl.reports.cost import cost_lines, small_print
 from powerccl.reports.terminal import print_summary
 from powerccl.tariff import Tariff, parse_carbon, parse_price
 from powerccl.traces.folder import RunData, read_run
+from powerccl.whatif.forecasts import Forecast, WhatIf
+from powerccl.whatif.month import month_saved
+from powerccl.whatif.report import print_what_if
 
 TARIFF = Tariff(parse_price("0.36EUR/kWh"), parse_carbon("400g/kWh"))
 # Of training_run: 2 GPUs, 3 iterations of 0.15 s at 70 W and 0.45 s at 45 W.
@@ -205,8 +209,10 @@ def test_energy_without_a_course_is_spread_evenly_and_said(tmp_path: Path) -> No
 def test_at_least_says_nothing_of_a_cost_where_prices_are_below_zero(tmp_path: Path) -> None:
     folder = without_end(training_run(tmp_path / "run"))
     write_info(folder, 1800 * MS, started_at="2026-11-25T00:00:00+0000")
-    cost = costs(folder, tariff_of(tmp_path, "2026-11-25T00:00Z,0.2", "2026-11-25T01:00Z,-0.2"))
-    assert cost.rows[0].kwh_at_least and cost.rows[0].cost_at_least is None
+    for prices, known in ((("-0.2", "0.2"), False), (("0.2", "-0.2"), True)):
+        rows = [f"2026-11-25T0{hour}:00Z,{price}" for hour, price in enumerate(prices)]
+        row = costs(folder, tariff_of(tmp_path, *rows)).rows[0]
+        assert row.kwh_at_least and (row.cost_at_least is not None) == known
 
 
 @pytest.mark.parametrize("width", [80, 140])
@@ -236,9 +242,16 @@ def test_report_writes_it_everywhere_and_the_record_has_none_of_it(tmp_path: Pat
     page = (tmp_path / "html").read_text()
     for line in cost_lines(made.cost):
         assert line.partition(": ")[2].partition(",")[0] in page
-    assert "cost, 1,000 iterations" in page and "no wall meter" in page
+    assert "cost of this run" in page and "no wall meter" in page
     assert "cost" not in json.loads((folder / "summary.json").read_text())
     assert "30 days at" in result.output
+
+
+def test_a_window_is_called_one(tmp_path: Path) -> None:
+    made = report(exposed_run(tmp_path / "run", iterations=40), window_s=(6.0, 12.0))
+    cost = cost_of(made.run, made.findings.summary, TARIFF, made.findings.iterations)
+    assert cost and cost_lines(cost)[0].startswith("this window: ")
+    assert cost.rows[0].kwh == pytest.approx(10 * JOULES / 3 / 3.6e6, rel=0.03)
 
 
 def test_compare_shows_each_side_and_the_difference(tmp_path: Path) -> None:
@@ -249,3 +262,30 @@ def test_compare_shows_each_side_and_the_difference(tmp_path: Path) -> None:
     joules = 2 * (0.15 * 70 + 0.45 * 45)
     assert f"two against one: cost -{20 * joules * 1e-7:.6f} EUR" in flat
     assert "cost of 1,000 iterations" in flat and "cost and CO2e count: energy counters of 2 GPUs" in flat
+
+
+@pytest.mark.parametrize("saved_pct", [10.0, 0.1])
+def test_what_a_policy_would_save_in_a_month_by_hand(tmp_path: Path, saved_pct: float) -> None:
+    """Two GPUs of 500 W use 720 kWh in 30 days. A tenth of that is 72 kWh, 25.92 EUR and 28.8 kg."""
+    run = read_run(training_run(tmp_path / "run"))
+    forecast = Forecast(
+        policy="auto",
+        saved_pct=Estimate(saved_pct, -2.0, 12.0),
+        slowdown_pct=Estimate(0.5, 0.4, 0.6),
+        saved_watts=1.0,
+        switches_per_s=1.0,
+        within_budget=True,
+    )
+    prediction = WhatIf(ranks=2, recorded_watts=500.0, simulated_ms=1.0, policies=[forecast])
+    prediction.month = month_saved(run, prediction, TARIFF)
+    flat = " ".join(printed(print_what_if, prediction).split())
+    if saved_pct < 0.5:  # no policy is worth it
+        assert prediction.month is None and "In 30 days" not in flat
+        return
+    month = prediction.month
+    assert month and month.cost and month.co2e_kg
+    assert (month.kwh.low, month.kwh.value, month.kwh.high) == pytest.approx((-14.4, 72.0, 86.4))
+    assert (month.cost.value, month.co2e_kg.value) == pytest.approx((25.92, 28.8))
+    expected = "25.9 EUR (-5.18 to 31.1 EUR), 28.8 kg CO2e (-5.8 to 34.6 kg), 72.0 kWh (-14.4 to 86.4 kWh)"
+    assert f"In 30 days of this job it would save {expected}." in flat
+    assert month_saved(run, prediction, Tariff()) is None

@@ -26,7 +26,7 @@ MONTH_DAYS = 30
 MONTH_S = MONTH_DAYS * 86_400.0
 # One iteration costs millionths of a currency. A thousand is minutes to hours of training.
 MANY_ITERATIONS = 1000
-RUN, ITERATIONS, MONTH = "run", f"{MANY_ITERATIONS:,} iterations", f"{MONTH_DAYS} days"
+RUN, WINDOW, ITERATIONS, MONTH = "run", "window", f"{MANY_ITERATIONS:,} iterations", f"{MONTH_DAYS} days"
 MOST_HOURS = 3  # missing stretches that are named
 
 Floats = npt.NDArray[np.float64]
@@ -38,7 +38,7 @@ class CostRow(msgspec.Struct, kw_only=True):
     Where energy is known at least, the first three are None. `error_pct`: half of the 95 % interval.
     """
 
-    what: str  # RUN, ITERATIONS, MONTH
+    what: str  # RUN, or WINDOW where only a part of it was read; ITERATIONS, MONTH
     kwh: float | None = None
     cost: float | None = None
     co2e_kg: float | None = None
@@ -64,7 +64,7 @@ class Cost(msgspec.Struct, kw_only=True):
 
 @dataclass
 class Rates:
-    """Means over the energy of a run; None: not asked for, or not known. `falls`: some price is below 0."""
+    """Means over the energy of a run; None: not asked for, or not known. `falls`: some price in it is below 0."""
 
     price: float | None = None
     carbon_g: float | None = None
@@ -78,7 +78,7 @@ def cost_of(run: RunData, summary: RunSummary, tariff: Tariff, iterations: Seque
         return None
     rates, cpu = rates_of(run, summary, tariff), counted_cpu(run, summary)
     whole, least = _joules(summary, cpu)
-    rows = [_row(RUN, whole, least, tariff, rates)]
+    rows = [_row(WINDOW if run.window else RUN, whole, least, tariff, rates)]
     if not (whole or least):
         rates.notes.insert(0, summary.energy.reason or cpu.reason or "no energy was sampled")
     if (one := of_iteration(run, iterations)) and one.joules is not None:
@@ -191,12 +191,14 @@ def _name(rate: Rate, mean: float | None) -> str:
 
 def rates_of(run: RunData, summary: RunSummary, tariff: Tariff) -> Rates:
     """What a kWh of the run cost and emitted in the mean, by when its energy was used."""
-    rates = Rates(falls=bool(tariff.price and any(value < 0 for _, _, value in tariff.price.hours)))
+    rates = Rates()
     energy_until: Callable[[Floats], Floats] | None = None
     span = None
     if any(rate and rate.hours for rate in (tariff.price, tariff.carbon)):
         span = _wall_span(run, summary)
         energy_until = _energy_until(run)
+        if span and tariff.price:
+            rates.falls = any(value < 0 for *_, value in _inside(tariff.price, *span))
         if span and not energy_until:
             rates.notes.append("no energy by time is known: it is spread evenly over the run")
     for rate in (tariff.price, tariff.carbon):
@@ -218,9 +220,7 @@ def _mean(
     if span is None:
         return None, f"{rate.text}: when the run was is not known"
     first, last = span
-    inside = [
-        (max(begin, first), min(end, last), value) for begin, end, value in rate.hours if begin < last and end > first
-    ]
+    inside = _inside(rate, first, last)
     edges = [first, *(edge for begin, end, _ in inside for edge in (begin, end)), last]
     missing = [(a, b) for a, b in zip(edges[::2], edges[1::2], strict=True) if b - a > 0]
     if missing:
@@ -234,6 +234,12 @@ def _mean(
     if not weights.sum() > 0:
         weights = ends - begins
     return float((weights * values).sum() / weights.sum()), ""
+
+
+def _inside(rate: Rate, first_s: float, last_s: float) -> list[tuple[float, float, float]]:
+    """The hours of a stretch of time, cut at its ends."""
+    touching = [hour for hour in rate.hours if hour[0] < last_s and hour[1] > first_s]
+    return [(max(begin, first_s), min(end, last_s), value) for begin, end, value in touching]
 
 
 def _wall_span(run: RunData, summary: RunSummary) -> tuple[float, float] | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from powerccl.analysis.cost import ITERATIONS, MONTH, RUN, Cost, CostRow
+from powerccl.analysis.cost import ITERATIONS, MONTH, Cost, CostRow
 from powerccl.quantities import NOT_KNOWN, at_least, grams, money, watt_hours, watts
 
 
@@ -32,7 +32,9 @@ def amounts(cost: Cost, row: CostRow) -> str:
 
 def stretch(cost: Cost, row: CostRow) -> str:
     """What a row is of: `this run`, `1,000 iterations`, `30 days at 572 W`."""
-    return {RUN: "this run", ITERATIONS: ITERATIONS, MONTH: f"{MONTH} at {watts(cost.month_watts)}"}[row.what]
+    if row.what == MONTH:
+        return f"{MONTH} at {watts(cost.month_watts)}"
+    return row.what if row.what == ITERATIONS else f"this {row.what}"
 
 
 def cost_lines(cost: Cost) -> list[str]:

@@ -29,7 +29,7 @@ from powerccl.quantities import (
     window,
 )
 from powerccl.reports import iterations_chart
-from powerccl.reports.cost import amounts, small_print, stretch
+from powerccl.reports.cost import amounts, cost_lines, small_print, stretch
 from powerccl.reports.explanations import EXPLANATIONS
 from powerccl.reports.headline import headline
 from powerccl.reports.job import clock_line, facts, of_gpus
@@ -79,7 +79,7 @@ def report_page(made: Report) -> str:
         headline=headline(findings),
         explanations=EXPLANATIONS,
         tiles=_tiles(findings),
-        small_print=sentences(*small_print(findings.cost)) if findings.cost else [],
+        cost=sentences(*cost_lines(findings.cost)[1:], *small_print(findings.cost)) if findings.cost else [],
         window=None if not findings.window_s else window(findings.window_s),
         legend=_legend(findings),
         iterations=[
@@ -133,20 +133,17 @@ def _mpi_tiles(mpi: MpiSummary) -> list[dict[str, str]]:
     return [*tiles, {"label": "CPU time used", "value": seconds(mpi.cpu_s), "beside": "all ranks"}]
 
 
-def _cost_tiles(cost: Cost | None) -> list[dict[str, str]]:
-    """One tile for each stretch of time: the first amount is large, the others are beside it."""
+def _cost_tile(cost: Cost | None) -> list[dict[str, str]]:
+    """The run's amounts; those of other stretches of time are below the tiles."""
     if cost is None:
         return []
     kind = "cost" if cost.currency else "emissions" if cost.carbon else "energy"
-    tiles = []
-    for row in cost.rows:
-        value, _, rest = amounts(cost, row).partition(", ")
-        tiles.append({"label": f"{kind}, {stretch(cost, row)}", "value": value, "beside": rest})
-    return tiles
+    value, _, beside = amounts(cost, cost.rows[0]).partition(", ")
+    return [{"label": f"{kind} of {stretch(cost, cost.rows[0])}", "value": value, "beside": beside}]
 
 
 def _tiles(findings: ReportFindings) -> list[dict[str, str]]:
-    return _time_tiles(findings) + _cost_tiles(findings.cost)
+    return _time_tiles(findings) + _cost_tile(findings.cost)
 
 
 def _time_tiles(findings: ReportFindings) -> list[dict[str, str]]:
