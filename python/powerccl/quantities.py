@@ -18,6 +18,7 @@ MOST_DIGITS = 4  # of a figure with an interval; a narrower interval is left out
 MOST = 999_999  # of the largest unit, and of percent; more is `>999999`, so that tables keep their width
 MOST_NAMED = 3  # subjects of which one thing is said; of more, only so many are named
 WIDE_PCT = 20  # between the ends of a change: from here on tenths say nothing
+MONEY_PLACES = 6  # most decimals of an amount of money, which has no smaller unit: an iteration costs millionths
 MOST_PLACES = 4  # most decimals of a figure that has one unit only, such as GB/s under a column's head
 
 
@@ -148,11 +149,14 @@ _BINARY = [Unit(name, float(1 << 10 * at), 1024) for at, name in enumerate(("B",
 
 joules = _si("J")
 watts = _si("W")
+watt_hours = _si("Wh", least=-6)
 hertz = _si("Hz")
 bytes_per_s = _si("B/s")
 seconds = _Duration([*_si("s", most=-3).units, _PER_S, _MINUTE, _HOUR, _DAY, _YEAR], "s")
 age = Quantity(seconds.units, "s", digits=2, zeros=False)  # `3.2 h`: how long ago, in few characters
 byte_size = Quantity(_BINARY, "B", digits=4, zeros=False)
+_GRAMS = (("mg", 1e-3), ("g", 1.0), ("kg", 1e3), ("t", 1e6), ("kt", 1e9))
+grams = Quantity([Unit(name, factor, 1000) for name, factor in _GRAMS], "g")
 _percent = Quantity([Unit("%", 1.0, math.inf)], "%")
 
 
@@ -188,6 +192,25 @@ def number(value: float | None, unit: str = "") -> str:
     if float(text) == 0:
         text = f"{'<' if value > 0 else '>-'}{10**-MOST_PLACES:.{MOST_PLACES}f}"
     return f"{text} {unit}".rstrip()
+
+
+def money(value: float | None, currency: str, error: float | None = None) -> str:
+    """An amount of money: `0.0347 EUR`, `12,300 EUR`; with `error`, half of an interval, `1.23 ±0.04 EUR`."""
+    if value is None or not math.isfinite(value):
+        return NOT_KNOWN
+    if value == 0:
+        return f"0 {currency}"
+    if error and 0 < error < math.inf and _places_of_error(error) <= min(_places(value, MOST_DIGITS), MONEY_PLACES):
+        places = _places_of_error(error)
+        return f"{_with_commas(value, places)} ±{_with_commas(error, places)} {currency}"
+    text = _with_commas(value, min(_places(value, DIGITS), MONEY_PLACES))
+    if float(text.replace(",", "")) == 0:
+        text = f"{'<' if value > 0 else '>-'}{10**-MONEY_PLACES:.{MONEY_PLACES}f}"
+    return f"{text} {currency}"
+
+
+def _with_commas(value: float, places: int) -> str:
+    return f"{round(value, places):,.{max(places, 0)}f}"
 
 
 def exact(value: float | None, unit: str = "") -> str:
@@ -270,6 +293,7 @@ _OF_UNIT: dict[str, Callable[[float | None], str]] = {
     "W": watts,
     "B/s": bytes_per_s,
     "MHz": mhz,
+    "kg": lambda value: grams(None if value is None else value * 1e3),
     "%": percent,
 }
 
@@ -278,7 +302,15 @@ def quantity(value: float | None, unit: str) -> str:
     """A figure of a table whose rows have units of their own."""
     if unit == "Hz":
         return mhz(None if value is None else value / 1e6)
+    if len(unit) == 3 and unit.isalpha() and unit.isupper():
+        return money(value, unit)
     return _OF_UNIT[unit](value) if unit in _OF_UNIT else number(value, unit)
+
+
+def quantity_change(value: float | None, unit: str) -> str:
+    """A difference of such figures, with its sign."""
+    text = quantity(value, unit)
+    return f"+{text}" if value is not None and value > 0 and text[0].isdigit() else text
 
 
 def factor(value: float | None, low: float | None = None, high: float | None = None) -> str:

@@ -48,6 +48,7 @@ class Shares(msgspec.Struct, kw_only=True):
     startup_parts: list[StartupPart] = []  # in the order of time; their sums are startup_s and startup_joules
     startup_until: str = ""  # FIRST_ITERATION or FIRST_COMMUNICATION
     span_s: float | None = None  # working time, mean over the ranks
+    working_watts: float | None = None  # mean over the working time, all GPUs together; None: not known
     communicating_pct: float | None = None
     exposed_pct: float | None = None
     at_least: bool = False  # some calls were not timed, or records of a rank are missing

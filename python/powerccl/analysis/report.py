@@ -19,6 +19,7 @@ from powerccl.analysis.attribution import EnergyFindings, attribute
 from powerccl.analysis.breakdown import break_down
 from powerccl.analysis.clock_effect import clock_effects
 from powerccl.analysis.communication import KEY, communication_intervals
+from powerccl.analysis.cost import Cost
 from powerccl.analysis.energy import EnergyCurve, energy_curves
 from powerccl.analysis.exposure import ESTIMATED, NONE, Exposure, exposure
 from powerccl.analysis.findings import RunSummary, Shares
@@ -65,6 +66,7 @@ class ReportFindings(msgspec.Struct, kw_only=True):
     energy: EnergyFindings
     clock_effects: list[ClockEffect] = []
     counts: list[CountRow] = []
+    cost: Cost | None = None  # None: neither a price nor a carbon intensity nor a PUE is given
     ways: WaysFindings | None = None  # None: there is no table of ways for the run's GPUs
     notes: list[str] = []
     next_steps: list[NextStep] = []  # what is worth most first; empty: nothing is worth an action

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Start-up: what it takes and what it consists of, as far as the traces tell."""
+"""Start-up and the work behind it: what both take, as far as the traces and samples show."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ FIRST_COMMUNICATOR = "the first communicator"
 
 
 def add_startup(shares: Shares, run: RunData, work: Working, curves: dict[str, EnergyCurve]) -> None:
-    """Put the parts of start-up and their energy into the shares, which hold its length."""
+    """Put the parts of start-up, their energy and the power of the work into the shares, which hold the lengths."""
+    shares.working_watts = _working_watts(run, work, curves)
     if work.startup_ns is None or not run.info:
         return
     begin, end = work.startup_ns
@@ -38,6 +39,22 @@ def add_startup(shares: Shares, run: RunData, work: Working, curves: dict[str, E
             joules = _joules(own, begin, at) if shares.startup_joules is not None else None
             shares.startup_parts.append(StartupPart(until=until, time_s=(at - begin) / 1e9, joules=joules))
         begin = at
+
+
+def _working_watts(run: RunData, work: Working, curves: dict[str, EnergyCurve]) -> float | None:
+    """Of all GPUs together: the sum of their means over the working time of their ranks."""
+    spans: dict[str, tuple[int, int]] = {}
+    for trace in run.ranks:
+        first, last = work.spans.get(trace.rank, (0, 0))
+        before = spans.get(trace.gpu, (first, last))
+        spans[trace.gpu] = (min(first, before[0]), max(last, before[1]))
+    watts = 0.0
+    for gpu, (first, last) in spans.items():
+        joules = _joules([curves[gpu]], first, last) if gpu in curves and first < last else None
+        if joules is None:
+            return None
+        watts += joules / (last - first) * 1e9
+    return watts or None
 
 
 def _joules(curves: list[EnergyCurve], begin: int, end: int) -> float | None:

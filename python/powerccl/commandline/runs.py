@@ -10,13 +10,28 @@ import click
 
 from powerccl.errors import PowercclError
 
-# Of the verbs that record runs or find them by name.
+
+def _own(_context: click.Context, _option: click.Parameter, given: Path | None) -> Path:
+    """The directory that was given, else the user's own, else the built-in one."""
+    if given is not None:
+        return given
+    from powerccl.commandline.config import read_config, runs_dir
+
+    return runs_dir(read_config())
+
+
+# Of `powerccl run`, which a user's file that is broken must not stop.
+given_runs_dir_option = click.option(
+    "--runs-dir",
+    type=click.Path(path_type=Path),
+    help="Directory of run folders.  [default: that of `powerccl config`, else runs]",
+)
+# Of the verbs that find runs by name.
 runs_dir_option = click.option(
     "--runs-dir",
     type=click.Path(path_type=Path),
-    default=Path("runs"),
-    show_default=True,
-    help="Directory of run folders.",
+    callback=_own,
+    help="Directory of run folders.  [default: that of `powerccl config`, else runs]",
 )
 
 

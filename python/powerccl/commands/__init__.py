@@ -42,6 +42,7 @@ VERBS = {
     "top": "powerccl.live.top_command",
     "export": "powerccl.live.export_command",
     "clocks": "powerccl.commands.clocks",
+    "config": "powerccl.commands.config",
     "doctor": "powerccl.doctor.command",
     "bench": "powerccl.commands.bench",
 }

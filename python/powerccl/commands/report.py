@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from powerccl.commandline.runs import find_run, runs_dir_option
+from powerccl.commandline.tariffs import asked_tariff, tariff_options
 from powerccl.errors import PowercclError
 
 if TYPE_CHECKING:
@@ -54,6 +55,7 @@ if TYPE_CHECKING:
     help="Table of ways to say by what could be had without changing a clock.  [default: that of the run's GPUs]",
 )
 @click.option("--window", default="", metavar="FROM:TO", help="Report this part only, in seconds from the run's start.")
+@tariff_options
 @runs_dir_option
 @click.option("-q", "--quiet", is_flag=True, help="Print errors only.")
 def command(
@@ -66,6 +68,9 @@ def command(
     platform: str,
     ways: str,
     window: str,
+    price: str,
+    carbon: str,
+    pue: float | None,
     runs_dir: Path,
     quiet: bool,
 ) -> int:
@@ -77,12 +82,14 @@ def command(
     \b
     powerccl report runs/20260101-120000-train
     powerccl report 20260101-120000-train --html train.html
+    powerccl report --price 0.25EUR/kWh --carbon 380g/kWh --pue 1.3
     powerccl report 20260101-120000-train --kineto rank0.pt.trace.json.gz:0
     """  # noqa: D301 - click's mark for text that is not to be wrapped
     from dataclasses import replace
 
     from msgspec import structs
 
+    from powerccl.analysis.cost import cost_of
     from powerccl.analysis.energy import energy_curves
     from powerccl.analysis.findings import SUMMARY_FILE
     from powerccl.analysis.report import report
@@ -94,8 +101,8 @@ def command(
     from powerccl.ways.forecast import power_limit, predict_best
     from powerccl.ways.possible import possible
 
+    part, tariff = _window(window), asked_tariff(price, carbon, pue)
     folder = find_run(name, runs_dir, quiet=quiet)
-    part = _window(window)
     reference = _reference(platform, folder)
     made = report(folder, reference, [_kineto(text) for text in kineto], part)
     table = load_table(ways) if ways else own_table(made.run)
@@ -109,6 +116,8 @@ def command(
         made = replace(made, findings=structs.replace(made.findings, ways=other_ways))
     steps = advise(made.run, made.findings.summary, made.findings.peers, made.findings.ways)
     made = replace(made, findings=structs.replace(made.findings, next_steps=steps))
+    cost = cost_of(made.run, made.findings.summary, tariff, made.findings.iterations)
+    made = replace(made, findings=structs.replace(made.findings, cost=cost))
     findings = made.findings
     if not (kineto or platform or made.run.window or (folder / SUMMARY_FILE).exists()):
         keep_summary(findings.summary, folder)

@@ -15,7 +15,7 @@ import click
 from powerccl.commandline.extras import extra_of, not_installed
 from powerccl.commandline.options import overhead_option
 from powerccl.commandline.output import fail, flush_output, say, write_out
-from powerccl.commandline.runs import runs_dir_option
+from powerccl.commandline.runs import given_runs_dir_option
 from powerccl.errors import JobBegunError, PowercclError, choose, one_line
 from powerccl.launch.child import Child, ChildNotStartedError, InterruptionError, interruptible
 from powerccl.launch.environment import DEFAULT_SLOWDOWN_PCT, SLOWDOWN_RANGE_PCT
@@ -24,7 +24,9 @@ from powerccl.launch.record import record
 from powerccl.launch.request import POLICIES, Request
 
 if TYPE_CHECKING:
+    from powerccl.analysis.cost import Cost
     from powerccl.analysis.findings import RunSummary
+    from powerccl.traces.folder import RunData
 
 
 @click.command("run", context_settings={"ignore_unknown_options": False, "allow_interspersed_args": False})
@@ -73,7 +75,7 @@ if TYPE_CHECKING:
     "`powerccl profile --ways` measured. Needs NCCL 2.29 and memory for two layers.",
 )
 @click.option("--name", default="", help="Name of the run folder.  [default: the command's name]")
-@runs_dir_option
+@given_runs_dir_option
 @click.option(
     "--interval-ms",
     type=click.IntRange(0, 10_000),
@@ -107,7 +109,7 @@ def command(
     tuned: str,
     ways: str,
     name: str,
-    runs_dir: Path,
+    runs_dir: Path | None,
     interval_ms: int,
     no_preload: bool,
     json_file: str,
@@ -131,6 +133,7 @@ def command(
         raise PowercclError("no command to run", "put it behind `--`: powerccl run -- python train.py")
     if mpi:
         choose("MPI mode", mpi, MODES)
+    runs, problem = (runs_dir, "") if runs_dir else _own_runs_dir()
     request = Request(
         command=list(arguments),
         policy=policy,
@@ -140,7 +143,7 @@ def command(
         overhead=overhead,
         ways=ways,
         name=name,
-        runs=runs_dir,
+        runs=runs,
         interval_ms=interval_ms,
         mpi=mpi,
         max_delay_pct=mpi_max_delay,
@@ -154,7 +157,9 @@ def command(
         with interruptible(child):
             recorded = record(request, say, child)
             if recorded.folder and recorded.leads:
-                _report_or_say(recorded.folder, json_file, quiet, bool(ways))
+                if problem:
+                    say(problem)
+                _report_or_say(recorded.folder, json_file, quiet, bool(ways), problem)
         flush_output()
     except ChildNotStartedError as error:
         fail(str(error), "check the command's name and PATH", error.code)
@@ -171,10 +176,20 @@ def command(
     return recorded.ended.code
 
 
-def _report_or_say(folder: Path, json_file: str, quiet: bool, ways: bool) -> None:
+def _own_runs_dir() -> tuple[Path, str]:
+    """The directory of run folders, and what is wrong with the user's file, which is to cost the job nothing."""
+    from powerccl.commandline.config import Config, read_config, runs_dir
+
+    try:
+        return runs_dir(read_config("runs-dir")), ""
+    except Exception as error:
+        return runs_dir(Config()), f"{one_line(error)}; built-in values are used"
+
+
+def _report_or_say(folder: Path, json_file: str, quiet: bool, ways: bool, problem: str) -> None:
     """Report; the job is over, and nothing that happens now may change how it ended."""
     try:
-        _report(folder, json_file, quiet, ways)
+        _report(folder, json_file, quiet, ways, problem)
     except ModuleNotFoundError as error:
         why, hint = not_installed(error)
         with contextlib.suppress(Exception):
@@ -184,7 +199,7 @@ def _report_or_say(folder: Path, json_file: str, quiet: bool, ways: bool) -> Non
             say(f"no summary could be made ({one_line(error)}); the record is in {folder}")
 
 
-def _report(folder: Path, json_file: str, quiet: bool, ways: bool) -> None:
+def _report(folder: Path, json_file: str, quiet: bool, ways: bool, problem: str) -> None:
     if quiet and not json_file:
         return  # summary.json is made when it is first asked for
     # The job has ended. On a node of 32 cores, the start of OpenBLAS takes 4 s of processor time with all threads.
@@ -206,7 +221,8 @@ def _report(folder: Path, json_file: str, quiet: bool, ways: bool) -> None:
         from powerccl.reports.next_steps import print_next_steps
         from powerccl.reports.terminal import error_console, print_summary
 
-        print_summary(error_console(), summary)
+        cost = None if problem else _cost(run, summary)
+        print_summary(error_console(), summary, cost=cost)
         print_next_steps(error_console(), advise(run, summary))
     else:
         write(summary_lines(summary), sys.stderr)
@@ -215,6 +231,22 @@ def _report(folder: Path, json_file: str, quiet: bool, ways: bool) -> None:
 
         if line := describe(run.folder):
             say(line)
+
+
+def _cost(run: RunData, summary: RunSummary) -> Cost | None:
+    """What the run costs by the user's own tariff; None: the user has none, or it cannot be used."""
+    from powerccl.commandline.tariffs import asked_tariff
+
+    try:
+        tariff = asked_tariff()
+    except PowercclError as error:
+        say(f"{error.message}; no cost is shown")
+        return None
+    if not tariff.given:
+        return None
+    from powerccl.analysis.cost import cost_of
+
+    return cost_of(run, summary, tariff)
 
 
 def _write(summary: RunSummary, folder: Path) -> None:

@@ -10,6 +10,7 @@ import click
 
 from powerccl.commandline.options import overhead_option
 from powerccl.commandline.runs import find_run, runs_dir_option
+from powerccl.commandline.tariffs import asked_tariff, tariff_options
 from powerccl.errors import PowercclError
 
 if TYPE_CHECKING:
@@ -50,6 +51,7 @@ if TYPE_CHECKING:
     metavar="auto|NAME|FILE",
     help="Predict ways of carrying collectives out instead, by this table of ways (auto: that of the run's GPUs).",
 )
+@tariff_options
 @runs_dir_option
 @click.option("--json", "json_file", default="", metavar="FILE", help="Write the findings to FILE (-: stdout).")
 def command(
@@ -61,6 +63,9 @@ def command(
     overhead: str,
     ranks: int | None,
     ways: str,
+    price: str,
+    carbon: str,
+    pue: float | None,
     runs_dir: Path,
     json_file: str,
 ) -> int:
@@ -79,6 +84,7 @@ def command(
     """  # noqa: D301 - click's mark for text that is not to be wrapped
     from powerccl.traces.folder import read_run
 
+    tariff = asked_tariff(price, carbon, pue)
     folder = find_run(name, runs_dir)
     run = read_run(folder)
     _check(run)
@@ -97,7 +103,7 @@ def command(
         return advise(run, summary_of(folder), None, None, automatic.saved_pct, automatic.slowdown_pct)
 
     terms = Terms(max_slowdown, overhead, call_us, transition_us, ranks or 0)
-    predict_policies(run, platform, terms, json_file, next_steps)
+    predict_policies(run, platform, terms, tariff, json_file, next_steps)
     return 0
 
 

@@ -10,6 +10,7 @@ import click
 from powerccl import clean
 from powerccl.commandline.output import write_out
 from powerccl.commandline.runs import last_runs, runs_dir_option
+from powerccl.commandline.tariffs import asked_tariff, tariff_options
 from powerccl.errors import PowercclError
 
 
@@ -21,6 +22,7 @@ from powerccl.errors import PowercclError
     is_flag=True,
     help="For runs: estimate the energy of each operation by regression. Takes seconds per run.",
 )
+@tariff_options
 @click.option(
     "--html", "html_file", default="", metavar="FILE", help="Write an HTML page with overlaid curves to FILE."
 )
@@ -33,6 +35,9 @@ def command(
     sides: tuple[str, ...],
     runs_dir: Path,
     energy: bool,
+    price: str,
+    carbon: str,
+    pue: float | None,
     html_file: str,
     json_file: str,
     csv_file: str,
@@ -74,7 +79,7 @@ def command(
             )
         return path
 
-    comparison = compare_sides(sides, find, energy, own_reference)
+    comparison = compare_sides(sides, find, energy, own_reference, asked_tariff(price, carbon, pue))
     if json_file:
         write_out(json_file, clean.to_json(comparison, indent=2))
     if csv_file:

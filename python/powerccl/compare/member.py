@@ -11,10 +11,13 @@ from typing import NamedTuple
 from powerccl.analysis.report_findings import Reference
 from powerccl.compare.significance import Value
 from powerccl.patterns import PATTERNS
+from powerccl.tariff import Tariff
 from powerccl.traces.folder import RunData
 
 RUN, SWEEP, MPI_SWEEP, REPLAY, MPI_WAIT, STENCIL = "run", "sweep", "MPI sweep", "replay", "MPI wait", "stencil"
 TIME, BANDWIDTH, POWER, ENERGY = "time", "bus bandwidth", "power", "energy"
+COST, CO2E = "cost", "CO2e"
+NO_TARIFF = Tariff()
 OPERATIONS = "operations of an iteration"
 FORMS = (
     "name run folders of `powerccl run`, or files that `powerccl bench ... --json FILE` wrote, each side in one form"
@@ -30,7 +33,7 @@ class Key(NamedTuple):
     """What a value is of. `pattern` "" and `size_bytes` -1: the whole. In runs, sizes are powers of two at or below."""
 
     what: str
-    unit: str  # SI: s, B/s, W, J, Hz; % and "" as they are
+    unit: str  # SI: s, B/s, W, J, Hz, kg; %, currencies and "" as they are
     pattern: str = ""
     size_bytes: int = -1
     variant: str = ""
@@ -50,6 +53,7 @@ class Member:
     warnings: list[str] = field(default_factory=list)
     work: dict[str, int] = field(default_factory=dict)
     emulated: str = ""
+    covers: str = ""  # what its cost counts; empty: it has none
 
 
 def pattern_order(pattern: str) -> tuple[int, str]:

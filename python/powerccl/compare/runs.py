@@ -4,12 +4,15 @@
 from __future__ import annotations
 
 import shlex
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import polars as pl
+from msgspec.structs import replace
 
 from powerccl.analysis.breakdown import joules_between
+from powerccl.analysis.cost import ITERATIONS, MANY_ITERATIONS, cost_of, counted_cpu, kwh_of
 from powerccl.analysis.energy import energy_curves
 from powerccl.analysis.findings import PatternRow, RunSummary
 from powerccl.analysis.report_findings import Reference
@@ -18,8 +21,11 @@ from powerccl.analysis.shares import working
 from powerccl.analysis.summary import summarise
 from powerccl.compare.member import (
     BANDWIDTH,
+    CO2E,
+    COST,
     ENERGY,
     FORMS,
+    NO_TARIFF,
     OPERATIONS,
     RUN,
     TIME,
@@ -32,19 +38,23 @@ from powerccl.compare.significance import Value, mean_of, median_of
 from powerccl.errors import PowercclError
 from powerccl.patterns import bus_factor
 from powerccl.quantities import exact, plural
+from powerccl.tariff import Tariff
 from powerccl.traces.folder import RunData, read_run
 
 # Of the environment that a run records: what says where, not how.
 _PLACES = ("LD_LIBRARY_PATH", "POWERCCL_EMULATOR_SOCKET", "POWERCCL_LEASE_SOCKET", "MASTER_ADDR", "MASTER_PORT", "RANK")
 _SI = {"MHz": ("Hz", 1e6)}
 MOST_WARNINGS = 4
+TIME_OF_ONE, OF_ONE = "time of an iteration", "energy of an iteration"
 
 
-def read_run_member(folder: Path, energy: bool = False, reference_of: ReferenceOf = nothing_known) -> Member:
+def read_run_member(
+    folder: Path, energy: bool = False, reference_of: ReferenceOf = nothing_known, tariff: Tariff = NO_TARIFF
+) -> Member:
     """Figures of a run: its totals, and of each pattern and size class the median kernel.
 
     With `energy` that of an operation is found by regression, with its interval: that takes seconds.
-    `reference_of`: what the run's platform profile says.
+    `reference_of`: what the run's platform profile says. `tariff`: what its energy costs and emits.
 
     Raises:
         PowercclError: nothing in the folder can be compared.
@@ -62,6 +72,7 @@ def read_run_member(folder: Path, energy: bool = False, reference_of: ReferenceO
             member.values[Key(what, si)] = Value(value=number * factor, of="runs")
         if what == "wall time":
             _iteration(member, run, built)
+    _costs(member, run, summary, tariff)
     _patterns(member, built.kernels, summary)
     for row in summary.patterns:
         name = f"{row.pattern.replace('_', '-')} calls"
@@ -115,13 +126,42 @@ def _iteration(member: Member, run: RunData, built: RunTables) -> None:
     member.values[Key("iteration, median", "s")] = median_of(middle, low, high, len(lengths), "iterations")
     place = ("", -1, plural(cuts.operations, "operation"))  # iterations of other lengths are other work: no row
     if time := mean_of(lengths.tolist(), "iterations"):
-        member.values[Key("time of an iteration", "s", *place)] = time
+        member.values[Key(TIME_OF_ONE, "s", *place)] = time
     if len({trace.host for trace in run.ranks}) == 1:
         curves = energy_curves(run)
         sampled = all(trace.gpu in curves for trace in run.ranks)
         of_each = joules_between(cuts.edges, [curves[trace.gpu] for trace in run.ranks] if sampled else [])
         if energy := mean_of(of_each[np.isfinite(of_each)].tolist(), "iterations"):
-            member.values[Key("energy of an iteration", "J", *place)] = energy
+            member.values[Key(OF_ONE, "J", *place)] = energy
+
+
+def _costs(member: Member, run: RunData, summary: RunSummary, tariff: Tariff) -> None:
+    """Cost and emissions of the run and of its iterations; at least so much is no figure to compare."""
+    cost = cost_of(run, summary, tariff)
+    if cost is None:
+        return
+    member.covers = cost.covers
+    member.warnings += cost.notes
+    carbon_kg = None if cost.carbon_g_per_kwh is None else cost.carbon_g_per_kwh / 1e3
+    of_iteration = {key.what: (key, each) for key, each in member.values.items() if key.what in (TIME_OF_ONE, OF_ONE)}
+    whole = cost.rows[0]
+    for what, unit, amount, rate in (
+        (COST, cost.currency, whole.cost, cost.price_per_kwh),
+        (CO2E, "kg", whole.co2e_kg, carbon_kg),
+    ):
+        if amount is not None:
+            member.values[Key(what, unit)] = Value(value=amount, of="runs")
+        if rate is not None and len(of_iteration) == 2:
+            key, joules = of_iteration[OF_ONE]
+            cpu_joules = (counted_cpu(run, summary).average_watts or 0.0) * of_iteration[TIME_OF_ONE][1].value
+            many = partial(_times, rate * kwh_of(MANY_ITERATIONS, tariff), cpu_joules)
+            value = replace(joules, value=many(joules.value), low=many(joules.low), high=many(joules.high))
+            member.values[key._replace(what=f"{what} of {ITERATIONS}", unit=unit)] = value
+
+
+def _times(factor: float, more: float, joules: float | None) -> float | None:
+    """An end of an interval, if it is known."""
+    return None if joules is None else factor * (joules + more)
 
 
 def _patterns(member: Member, kernels: pl.DataFrame, summary: RunSummary) -> None:

@@ -9,15 +9,19 @@ import shlex
 import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 import msgspec
 
 from powerccl.compare.member import (
     BANDWIDTH,
+    CO2E,
+    COST,
     ENERGY,
     FORMS,
     MPI_SWEEP,
+    NO_TARIFF,
     OPERATIONS,
     POWER,
     RUN,
@@ -29,11 +33,12 @@ from powerccl.compare.member import (
     nothing_known,
     pattern_order,
 )
-from powerccl.compare.significance import HIGHER, LOWER, UNKNOWN, Cell, Change, Value, cell, change
+from powerccl.compare.significance import HIGHER, LOWER, SAME, UNKNOWN, Cell, Change, Value, cell, change
 from powerccl.compare.sources import read_member
 from powerccl.errors import PowercclError
 from powerccl.patterns import KIB
-from powerccl.quantities import byte_size, plural
+from powerccl.quantities import byte_size, plural, quantity_change
+from powerccl.tariff import Tariff
 from powerccl.traces.run_info import model_label
 
 SMALL_BYTES = 4 * KIB  # up to here a message's time is latency
@@ -53,7 +58,9 @@ _GRAVE = {
 }
 _QUIET = ("version of python", "version of kernel", "driver", "host")
 # Where less is better; of bandwidth more is; the rest is neither.
-_LESS = re.compile(r"time|energy|power|step|communication|computation|forward|backward|wait|late|iteration|latency")
+_LESS = re.compile(
+    r"time|energy|cost|CO2e|power|step|communication|computation|forward|backward|wait|late|iteration|latency"
+)
 
 
 class Row(msgspec.Struct, kw_only=True):
@@ -117,15 +124,17 @@ def compare_sides(
     find: Callable[[str], Path],
     energy: bool = False,
     reference_of: ReferenceOf = nothing_known,
+    tariff: Tariff = NO_TARIFF,
 ) -> SideBySide:
     """Read and compare. Each argument is `[NAME=]MEMBER[,MEMBER...]`; `find` makes a path of a member.
 
     `energy`: estimate the energy of operations by regression, with what `reference_of` says of a run's platform.
+    `tariff`: what the energy of runs costs and emits.
 
     Raises:
         PowercclError: a member cannot be read, or sides are of different kinds.
     """
-    sides = _read(arguments, find, energy, reference_of)
+    sides = _read(arguments, find, partial(read_member, energy=energy, reference_of=reference_of, tariff=tariff))
     kinds = {member.kind for side in sides for member in side.members}
     if len(kinds) > 1:
         raise PowercclError(f"these cannot be compared with each other: {', '.join(sorted(kinds))}", FORMS)
@@ -152,13 +161,11 @@ def compare_sides(
         rows=rows,
         differs=differs,
         caveats=caveats + _work(sides) + _warnings(sides) + _alone(sides, kind),
-        notes=_notes(sides, rows, kind),
+        notes=[*_notes(sides, rows, kind), *_costs(sides, rows)],
     )
 
 
-def _read(
-    arguments: Sequence[str], find: Callable[[str], Path], energy: bool, reference_of: ReferenceOf
-) -> list[_Side]:
+def _read(arguments: Sequence[str], find: Callable[[str], Path], read: Callable[[Path], Member]) -> list[_Side]:
     sides = []
     for argument in arguments:
         name, rest = "", argument
@@ -169,7 +176,7 @@ def _read(
         paths = [find(part) for part in parts]
         if not paths:
             raise PowercclError(f"'{argument}' names nothing", "a side is [NAME=]RUN[,RUN...]")
-        sides.append(_side(name or _short(paths), paths, energy, reference_of))
+        sides.append(_side(name or _short(paths), paths, read))
     names = [side.name for side in sides]
     for index, side in enumerate(sides):
         if names.count(side.name) > 1:
@@ -177,12 +184,12 @@ def _read(
     return sides
 
 
-def _side(name: str, paths: Sequence[Path], energy: bool, reference_of: ReferenceOf) -> _Side:
+def _side(name: str, paths: Sequence[Path], read: Callable[[Path], Member]) -> _Side:
     """A side of those members that can be read; one that cannot costs no other."""
     side = _Side(name)
     for path in paths:
         try:
-            side.members.append(read_member(path, energy, reference_of))
+            side.members.append(read(path))
         except PowercclError as error:  # noqa: PERF203 - reading takes longer by far
             if len(paths) == 1 or (path == paths[-1] and not side.members):
                 raise
@@ -386,6 +393,22 @@ def _alone(sides: Sequence[_Side], kind: str) -> list[str]:
             first = f"{pattern.replace('_', '-')} {byte_size(size)}"
             left_out.append(f"{side.name}: {len(only)} {of} that not all sides have are left out ({first}, ...)")
     return left_out
+
+
+def _costs(sides: Sequence[_Side], rows: Sequence[Row]) -> list[str]:
+    """How much less or more each side costs than the baseline, and what that counts."""
+    lines = []
+    for place, side in enumerate(sides[1:], 1):
+        parts = []
+        for row in rows:
+            before, after = row.cells[0].value, row.cells[place].value
+            if row.what.partition(" ")[0] in (COST, CO2E) and before is not None and after is not None:
+                same = " (not significant)" if row.changes[place - 1].verdict == SAME else ""
+                parts.append(f"{row.what} {quantity_change(after - before, row.unit)}{same}")
+        if parts:
+            lines.append(f"{side.name} against {sides[0].name}: {', '.join(parts)}")
+    counted = dict.fromkeys(member.covers for side in sides for member in side.members if member.covers)
+    return [*lines, *(f"cost and CO2e count: {text}" for text in counted)]
 
 
 def _notes(sides: Sequence[_Side], rows: Sequence[Row], kind: str) -> list[str]:

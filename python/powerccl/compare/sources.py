@@ -15,6 +15,7 @@ from powerccl.compare.member import (
     FORMS,
     MPI_SWEEP,
     MPI_WAIT,
+    NO_TARIFF,
     POWER,
     REPLAY,
     STENCIL,
@@ -30,19 +31,22 @@ from powerccl.compare.significance import Value, mean_of, median_of
 from powerccl.errors import PowercclError
 from powerccl.files import decode_json, read_bytes
 from powerccl.quantities import byte_size
+from powerccl.tariff import Tariff
 
 STRETCHES = 5  # that powerccl-bench divides its loop into
 Json = dict[str, Any]
 
 
-def read_member(path: Path, energy: bool = False, reference_of: ReferenceOf = nothing_known) -> Member:
-    """Read a run folder or a file of powerccl-bench; `energy` and `reference_of` as in runs.read_run_member.
+def read_member(
+    path: Path, energy: bool = False, reference_of: ReferenceOf = nothing_known, tariff: Tariff = NO_TARIFF
+) -> Member:
+    """Read a run folder or a file of powerccl-bench; what follows `path` is as in runs.read_run_member.
 
     Raises:
         PowercclError: there is no such thing, or it is none of these.
     """
     if path.is_dir():
-        return read_run_member(path, energy, reference_of)
+        return read_run_member(path, energy, reference_of, tariff)
     try:
         data = read_bytes(path)
     except OSError as error:

@@ -51,7 +51,8 @@ def print_report(console: Console, findings: ReportFindings) -> None:
     if findings.window_s:
         console.print()
         console.print(warning(f"times, energies and calls are those of {window(findings.window_s)} only"))
-    print_summary(console, findings.summary, "this window" if findings.window_s else "whole run", headline(findings))
+    whole = "this window" if findings.window_s else "whole run"
+    print_summary(console, findings.summary, whole, headline(findings), findings.cost)
     if findings.ranks:
         _print_parts(console, findings)
     if findings.summary.ranks and (findings.peers.ranks or findings.peers.reason):

@@ -15,6 +15,7 @@ from typing import Any
 import msgspec
 
 from powerccl import clean
+from powerccl.analysis.cost import Cost
 from powerccl.analysis.findings import MpiSummary
 from powerccl.analysis.report import ReportFindings, plain
 from powerccl.analysis.ways import Possible
@@ -47,6 +48,7 @@ def write_csv(findings: ReportFindings, folder: Path) -> list[Path]:
         "stragglers": _plain(findings.peers.ranks),
         "clocks": _plain(findings.clock_effects),
         "gpus": _plain(findings.summary.gpus),
+        "cost": _cost(findings.cost) if findings.cost else [],
         "ways": [_flat(row) for row in findings.ways.rows] if findings.ways else [],
         **(_mpi_tables(findings.summary.mpi) if findings.summary.mpi else {}),
     }
@@ -62,6 +64,12 @@ def write_csv(findings: ReportFindings, folder: Path) -> list[Path]:
         write_whole(path, text.getvalue())
         written.append(path)
     return written
+
+
+def _cost(cost: Cost) -> list[dict[str, Any]]:
+    """The rows, each with its currency and the means that made it."""
+    rates = {"price_per_kwh": cost.price_per_kwh, "carbon_g_per_kwh": cost.carbon_g_per_kwh, "pue": cost.pue}
+    return [{**_fields(row), "currency": cost.currency, **rates} for row in cost.rows]
 
 
 def _mpi_tables(mpi: MpiSummary) -> dict[str, list[dict[str, Any]]]:

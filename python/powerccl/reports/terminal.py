@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from rich.text import Text
 
+from powerccl.analysis.cost import Cost
 from powerccl.analysis.findings import PatternRow, RunSummary, Shares
 from powerccl.console import Console
 from powerccl.quantities import (
@@ -20,6 +21,7 @@ from powerccl.quantities import (
     seconds,
     watts,
 )
+from powerccl.reports.cost import cost_lines, small_print
 from powerccl.reports.job import Line, closing, of_gpus, opening, record_line
 from powerccl.reports.mpi import print_mpi
 from powerccl.reports.phases import phases_table
@@ -50,7 +52,9 @@ def warning(text: str) -> Text:
     return Text.assemble(("! ", "bold yellow"), text)
 
 
-def print_summary(console: Console, summary: RunSummary, whole: str = "whole run", headline: str = "") -> None:
+def print_summary(
+    console: Console, summary: RunSummary, whole: str = "whole run", headline: str = "", cost: Cost | None = None
+) -> None:
     """The whole summary of a run, below its headline. `whole`: what the first row's times are of."""
     console.print()
     for line in opening(summary, headline):
@@ -59,10 +63,21 @@ def print_summary(console: Console, summary: RunSummary, whole: str = "whole run
         _print_gpu_part(console, summary, whole)
     if summary.mpi:
         print_mpi(console, summary.mpi)
+    if cost:
+        print_cost(console, cost)
     for line in closing(summary):
         console.print(_styled(line))
     console.print()
     console.print(_styled(record_line(summary)), overflow="fold")
+
+
+def print_cost(console: Console, cost: Cost) -> None:
+    """What the run costs and emits, a line for each stretch of time, and what these figures count."""
+    console.print()
+    for text in cost_lines(cost):
+        console.print(text)
+    for text in small_print(cost):
+        console.print(Text(text, style="dim"))
 
 
 def _styled(line: Line) -> Text:

@@ -8,6 +8,8 @@ import msgspec
 from powerccl.analysis.report_findings import NextStep
 from powerccl.estimate import Estimate
 
+WORTH_IT_PCT = 0.5  # of the energy: less is not worth a word
+
 
 class Forecast(msgspec.Struct, kw_only=True):
     """One policy; percentages of the same job simulated with no policy.
@@ -32,6 +34,18 @@ class Case(msgspec.Struct, kw_only=True):
     slowdown_pct: float
 
 
+class MonthSaved(msgspec.Struct, kw_only=True):
+    """What the recommended policy would save in 30 days of the recorded job; None: not asked for, or not known."""
+
+    policy: str
+    kwh: Estimate
+    currency: str = ""
+    cost: Estimate | None = None
+    co2e_kg: Estimate | None = None
+    covers: str = ""
+    notes: list[str] = []
+
+
 class WhatIf(msgspec.Struct, kw_only=True):
     """Findings. `recorded_*`: means over the iterations that were replayed; None: not known."""
 
@@ -54,5 +68,13 @@ class WhatIf(msgspec.Struct, kw_only=True):
     iterations: int = 0
     policies: list[Forecast] = []
     cases: list[Case] = []
+    month: MonthSaved | None = None  # None: no tariff is given, or no policy is worth it
+
+    def best(self) -> Forecast | None:
+        """The policy that saves most within the budget; None: none saves enough."""
+        within = (forecast for forecast in self.policies if forecast.within_budget)
+        best = max(within, key=lambda forecast: forecast.saved_pct.value, default=None)
+        return best if best and best.saved_pct.value >= WORTH_IT_PCT else None
+
     notes: list[str] = []
     next_steps: list[NextStep] = []

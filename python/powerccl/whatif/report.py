@@ -5,15 +5,25 @@ from __future__ import annotations
 
 from rich.text import Text
 
+from powerccl.analysis.cost import MONTH
 from powerccl.console import Console
 from powerccl.estimate import Estimate
-from powerccl.quantities import change, change_between, exact, number, plural, seconds, watts
+from powerccl.quantities import (
+    change,
+    change_between,
+    exact,
+    grams,
+    money,
+    number,
+    plural,
+    seconds,
+    watt_hours,
+    watts,
+)
 from powerccl.reports.next_steps import print_next_steps
 from powerccl.reports.table import Table
 from powerccl.reports.terminal import NARROW, heading, warning
-from powerccl.whatif.forecasts import Forecast, WhatIf
-
-WORTH_IT_PCT = 0.5  # of the energy: less is not worth a word
+from powerccl.whatif.forecasts import Forecast, MonthSaved, WhatIf
 
 
 def print_what_if(console: Console, what_if: WhatIf) -> None:
@@ -32,6 +42,8 @@ def print_what_if(console: Console, what_if: WhatIf) -> None:
     console.print(_policies(what_if, narrow))
     console.print()
     console.print(_advice(what_if))
+    if what_if.month:
+        _print_month(console, what_if.month)
     for note in what_if.notes:
         console.print(warning(note))
     console.print()
@@ -68,13 +80,30 @@ def _policies(what_if: WhatIf, narrow: bool) -> Table:
 
 def _advice(what_if: WhatIf) -> Text:
     """The most important sentence."""
-    best = max((f for f in what_if.policies if f.within_budget), key=lambda f: f.saved_pct.value, default=None)
-    if best is None or best.saved_pct.value < WORTH_IT_PCT:
+    best = what_if.best()
+    if best is None:
         text = f"no policy would save energy within a slowdown of {exact(what_if.budget_pct, '%')}"
         return Text(text, style="bold")
     return Text(
         f"{best.policy} would save {_unsigned(best.saved_pct.value)} of the energy {_speed(best)}", style="bold"
     )
+
+
+def _print_month(console: Console, month: MonthSaved) -> None:
+    """What that is worth, with its range, and what it counts."""
+    parts: list[str] = []
+    if month.cost:
+        low = money(month.cost.low, "").rstrip()
+        parts.append(f"{money(month.cost.value, month.currency)} ({low} to {money(month.cost.high, month.currency)})")
+    if month.co2e_kg:
+        grams_of = [1e3 * each for each in (month.co2e_kg.value, month.co2e_kg.low, month.co2e_kg.high)]
+        parts.append(f"{grams(grams_of[0])} CO2e ({grams.between(*grams_of[1:])})")
+    wh = [1e3 * each for each in (month.kwh.value, month.kwh.low, month.kwh.high)]
+    parts.append(f"{watt_hours(wh[0])} ({watt_hours.between(*wh[1:])})")
+    saved = ", ".join(parts)
+    console.print(Text(f"In {MONTH} of this job it would save {saved}."))
+    for text in [f"counted: {month.covers}; the job runs day and night", *month.notes]:
+        console.print(Text(text, style="dim"))
 
 
 def _speed(best: Forecast) -> str:

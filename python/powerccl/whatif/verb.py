@@ -14,15 +14,22 @@ from powerccl.console import Console
 from powerccl.errors import PowercclError
 from powerccl.launch.native import find_native
 from powerccl.platforms.store import load_profile
+from powerccl.tariff import Tariff
 from powerccl.traces.folder import RunData
 from powerccl.whatif.forecasts import WhatIf
+from powerccl.whatif.month import month_saved
 from powerccl.whatif.predict import Terms, what_if
 from powerccl.whatif.report import print_what_if
 from powerccl.whatif.simulator import SIMULATOR, SimulatorError
 
 
 def predict_policies(
-    run: RunData, platform: str, terms: Terms, json_file: str, advise: Callable[[WhatIf], list[NextStep]]
+    run: RunData,
+    platform: str,
+    terms: Terms,
+    tariff: Tariff,
+    json_file: str,
+    advise: Callable[[WhatIf], list[NextStep]],
 ) -> None:
     """Predict what clock policies would have saved of a run, and print it with what `advise` says to do next.
 
@@ -31,6 +38,7 @@ def predict_policies(
     """
     prediction = _predict(run, platform, terms)
     prediction.next_steps = advise(prediction)
+    prediction.month = month_saved(run, prediction, tariff)
     if json_file:
         write_out(json_file, clean.to_json(prediction, indent=2))
     print_what_if(Console(stderr=json_file == "-"), prediction)
