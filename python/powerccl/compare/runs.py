@@ -188,6 +188,7 @@ def _facts(member: Member, run: RunData, summary: RunSummary) -> None:
         "command": shlex.join(summary.command),
         "policy": summary.policy,
         "clocks": summary.clocks_mode,
+        "fixed clock": exact(summary.clock_mhz, "MHz") if summary.clock_mhz else "",
         "platform": summary.platform,
         "library": summary.library,
         "MPI": summary.mpi.library if summary.mpi else "",
