@@ -16,6 +16,8 @@ from powerccl.traces.folder import RunData
 RUN, SWEEP, MPI_SWEEP, REPLAY, MPI_WAIT, STENCIL = "run", "sweep", "MPI sweep", "replay", "MPI wait", "stencil"
 TIME, BANDWIDTH, POWER, ENERGY = "time", "bus bandwidth", "power", "energy"
 OPERATIONS = "operations of an iteration"
+# What a step of a run and of a replay needs, on all GPUs.
+ENERGY_OF_STEP = ("energy of an iteration", "energy of a step, all GPUs")
 FORMS = (
     "name run folders of `powerccl run`, or files that `powerccl bench ... --json FILE` wrote, each side in one form"
 )
@@ -36,11 +38,15 @@ class Key(NamedTuple):
     variant: str = ""
 
 
+ENERGY_OF_RUN = Key(ENERGY, "J")
+
+
 @dataclass
 class Member:
     """One run or one sweep. `facts` is what it was made with, `warnings` what is wrong with it.
 
     `work`: how many calls a run made, by kind; a sweep measures each size for itself and has none.
+    `failed`: it did not end with exit code 0. `gpus`: their UUIDs.
     """
 
     path: Path
@@ -50,6 +56,8 @@ class Member:
     warnings: list[str] = field(default_factory=list)
     work: dict[str, int] = field(default_factory=dict)
     emulated: str = ""
+    failed: bool = False
+    gpus: frozenset[str] = frozenset()
 
 
 def pattern_order(pattern: str) -> tuple[int, str]:

@@ -55,7 +55,8 @@ def read_run_member(folder: Path, energy: bool = False, reference_of: ReferenceO
     reference = reference_of(run)
     built = run_tables(run)
     summary = summarise(run, reference=reference, built=built)
-    member = Member(folder, RUN, emulated=summary.emulated)
+    gpus = frozenset(gpu.gpu for gpu in summary.gpus)
+    member = Member(folder, RUN, emulated=summary.emulated, failed=summary.exit_code != 0, gpus=gpus)
     for what, unit, number in run_figures(summary):
         if number is not None:
             si, factor = _SI.get(unit, (unit, 1.0))

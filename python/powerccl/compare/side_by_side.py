@@ -13,6 +13,7 @@ from pathlib import Path
 
 import msgspec
 
+from powerccl.compare.gate import Gate, judge
 from powerccl.compare.member import (
     BANDWIDTH,
     ENERGY,
@@ -94,6 +95,7 @@ class SideBySide(msgspec.Struct, kw_only=True):
     differs: list[str]  # settings in which the sides differ: most likely what is compared
     caveats: list[str]  # what makes them hard to compare
     notes: list[str]
+    gate: Gate | None = None  # None: none was asked for
 
     @property
     def modelled(self) -> str:
@@ -117,10 +119,12 @@ def compare_sides(
     find: Callable[[str], Path],
     energy: bool = False,
     reference_of: ReferenceOf = nothing_known,
+    limit_pct: float | None = None,
 ) -> SideBySide:
     """Read and compare. Each argument is `[NAME=]MEMBER[,MEMBER...]`; `find` makes a path of a member.
 
     `energy`: estimate the energy of operations by regression, with what `reference_of` says of a run's platform.
+    `limit_pct`: of the energy gate between two sides; None: there is no gate.
 
     Raises:
         PowercclError: a member cannot be read, or sides are of different kinds.
@@ -134,6 +138,10 @@ def compare_sides(
     if not rows:
         raise PowercclError("the sides have nothing in common", "measure the same patterns and sizes on each")
     caveats, differs = _differences(sides)
+    work = _work(sides)
+    gate = None
+    if limit_pct is not None:
+        gate = judge(sides[0].members, sides[1].members, limit_pct, not work)
     return SideBySide(
         kind=kind,
         emulated=any(member.emulated for side in sides for member in side.members),
@@ -151,8 +159,9 @@ def compare_sides(
         headline=_headline(sides, kind),
         rows=rows,
         differs=differs,
-        caveats=caveats + _work(sides) + _warnings(sides) + _alone(sides, kind),
+        caveats=caveats + work + _warnings(sides) + _alone(sides, kind),
         notes=_notes(sides, rows, kind),
+        gate=gate,
     )
 
 
