@@ -55,7 +55,7 @@ if TYPE_CHECKING:
     "--clock",
     default="",
     metavar="MHZ|PERCENT",
-    help="Set one clock for the GPUs of this job, such as 1200 or 70% of the highest one, and restore it when the job "
+    help="Set one clock for the GPUs of this job, such as 1200, or 70% of the highest one. It is restored when the job "
     "ends, crashes or is killed. Needs no --set-clocks, and goes with policy observe alone.",
 )
 @overhead_option

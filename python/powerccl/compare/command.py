@@ -57,7 +57,7 @@ def command(
     powerccl compare roce=sweep-100g.json tcp=sweep-10g.json --html networks.html
     powerccl compare runs/*-observe-1 runs/*-exposed-1
     powerccl compare off=runs/o1,runs/o2,runs/o3 on=runs/p1,runs/p2,runs/p3
-    powerccl compare --fail-above 2% main=runs/m1,runs/m2,runs/m3 pr=runs/p1,runs/p2,runs/p3
+    powerccl compare --fail-above 2% main=m1,m2,m3 pr=p1,p2,p3
     """  # noqa: D301 - click's mark for text that is not to be wrapped
     if len(sides) < 2:
         last = last_runs(runs_dir)[:2]

@@ -2,8 +2,8 @@
 """Whether a side needs more energy than a limit allows, beyond what chance explains: an energy gate for CI.
 
 Over several runs, Welch's interval covers what changes from start to start. With one run of each side, the fifths of
-the run tell how much stretches of it differ. Their standard deviation is that of the run, and is not divided by the
-root of five: jobs drift and have slow noise, and of such noise longer stretches differ as much as shorter ones.
+the run tell how much stretches of it differ. Jobs drift and have slow noise, so longer stretches differ as much as
+shorter ones. The standard deviation of the fifths is therefore taken for that of the run, without the root of five.
 """
 
 from __future__ import annotations

@@ -115,9 +115,9 @@ def _between(before: Sequence[float], after: Sequence[float], pct: float) -> Cha
         error = float(several.std(ddof=1)) * math.sqrt(1 + 1 / len(several))
         basis = f"{counts[0]} against {plural(counts[1], 'run')}, the single run is taken to vary as the others do"
     half = quantile(freedom) * error
-    found = judged(pct, difference - half, difference + half, basis)
-    found.of_settings = True
-    return found
+    verdict = judged(pct, difference - half, difference + half, basis)
+    verdict.of_settings = True
+    return verdict
 
 
 def _within(before: Value, after: Value, pct: float) -> Change:

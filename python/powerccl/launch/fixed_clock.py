@@ -265,12 +265,12 @@ def _gpus_of_job(environment: Mapping[str, str], launcher: JobLauncher | None) -
     # CUDA answers for this launcher alone. What the job's other launchers see, the batch system says.
     everywhere = {name: text for name, text in environment.items() if name != CUDA}
     uuids = visible_gpus_in({**everywhere, ORDER: "PCI_BUS_ID"})
-    found = visible(noted(environment, True), [Sampled(index, uuid, "") for index, uuid in enumerate(uuids)])
+    of_job = visible(noted(environment, True), [Sampled(index, uuid, "") for index, uuid in enumerate(uuids)])
     # Slurm may show each launcher its own GPUs alone, by a control group: then it lists more than CUDA finds.
     listed = [numbers(environment[name]) or () for name in SLURM if environment.get(name)]
-    if found.note or not found.indices or any(len(each) > len(uuids) for each in listed):
+    if of_job.note or not of_job.indices or any(len(each) > len(uuids) for each in listed):
         raise PowercclError(
             "--clock: which GPUs the launchers of this host may use together is not known",
             "start one launcher on each node: srun --ntasks-per-node=1 powerccl run --clock ... -- torchrun ...",
         )
-    return [uuids[index] for index in sorted(found.indices)]
+    return [uuids[index] for index in sorted(of_job.indices)]

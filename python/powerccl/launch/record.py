@@ -15,7 +15,6 @@ from powerccl.errors import PowercclError, choose, one_line
 from powerccl.launch import mpi
 from powerccl.launch.child import Child, ChildNotStartedError, Ended, become, run_child
 from powerccl.launch.emulation import EmulatedServer
-from powerccl.launch.fixed_clock import FixedClock
 from powerccl.launch.folder import make_folder
 from powerccl.launch.gpus import query_gpus, query_gpus_in
 from powerccl.launch.launchers import detect_launcher
@@ -26,6 +25,7 @@ from powerccl.launch.recording import Job, Recording, name_of
 from powerccl.launch.request import POLICIES, Request, UnrecordableError, recording_only, silent
 
 if TYPE_CHECKING:
+    from powerccl.launch.fixed_clock import FixedClock
     from powerccl.platforms.schema import PlatformProfile
 
 
@@ -58,7 +58,7 @@ def record(request: Request, say: Callable[[str], None], child: Child | None = N
         _give_way(request, plain, say, str(scarce))
     with _ending(contextlib.ExitStack(), say) as stack:
         server = EmulatedServer(request.emulate, stack)
-        clock = FixedClock(request.clock, stack, say)
+        clock = _fixed_clock(request, stack, say)
         recording: Recording | None = None
         environment: Mapping[str, str] = plain
         output = None
@@ -91,7 +91,8 @@ def record(request: Request, say: Callable[[str], None], child: Child | None = N
             say(f"{one_line(error)}; the job runs unrecorded")
             recording = None
             ended = run_child(request.command, server.environment(_unrecorded(request, plain)), say=say, child=child)
-        clock.let_go()
+        if clock:
+            clock.let_go()
         if recording is None:
             return Recorded(ended, None, True)
         try:
@@ -124,7 +125,11 @@ def _give_way(request: Request, plain: Mapping[str, str], say: Callable[[str], N
 
 
 def _prepare(
-    request: Request, plain: Mapping[str, str], server: EmulatedServer, clock: FixedClock, say: Callable[[str], None]
+    request: Request,
+    plain: Mapping[str, str],
+    server: EmulatedServer,
+    clock: FixedClock | None,
+    say: Callable[[str], None],
 ) -> Job:
     """Check what the user asked for, make the run folder, bring up the emulated server, and set the fixed clock.
 
@@ -148,7 +153,8 @@ def _prepare(
     on_node = launcher is None or launcher.local_rank <= 0
     say_once = say if leads else silent
     emulated = bool(request.emulate or base.get("POWERCCL_EMULATOR_SOCKET"))
-    clock.check(base, emulated, say_once)
+    if clock:
+        clock.check(base, emulated, say_once)
     gpus, policy, table_text, profile = plan_job(request, base, say_once)
     with recording_only():
         folder = make_folder(request.runs, request.name or name_of(request.command, base), launcher)
@@ -169,8 +175,20 @@ def _prepare(
 
         here = gpus if gpus.names else (query_gpus_in(base) if request.emulate else query_gpus())
         base = ways.ways_environment(base, ways.choose_tables(request.ways, here), say_once)
-    clock.set(native, folder, base, launcher, emulated)
-    return Job(native, base, launcher, mode, gpus, policy, table_text, folder, clock.mhz)
+    job = Job(native, base, launcher, mode, gpus, policy, table_text, folder)
+    if clock:
+        clock.set(native, folder, base, launcher, emulated)
+        job.clock_mhz = clock.mhz
+    return job
+
+
+def _fixed_clock(request: Request, stack: contextlib.ExitStack, say: Callable[[str], None]) -> FixedClock | None:
+    """The clock of `--clock`. Only a job that has one waits for the imports."""
+    if not request.clock:
+        return None
+    from powerccl.launch.fixed_clock import FixedClock
+
+    return FixedClock(request.clock, stack, say)
 
 
 def _unrecorded(request: Request, plain: Mapping[str, str]) -> Mapping[str, str]:

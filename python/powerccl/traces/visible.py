@@ -129,10 +129,10 @@ def _by_slurm(listed: str, every: frozenset[int]) -> Visible:
 
 def numbers(listed: str) -> set[int] | None:
     """`0,2-3` as numbers; None: it is something else."""
-    found: set[int] = set()
+    chosen: set[int] = set()
     for part in listed.split(","):
         ends = re.fullmatch(r"(\d{1,4})(?:-(\d{1,4}))?", part)
         if not ends:
             return None
-        found |= set(range(int(ends[1]), int(ends[2] or ends[1]) + 1))
-    return found
+        chosen |= set(range(int(ends[1]), int(ends[2] or ends[1]) + 1))
+    return chosen
