@@ -85,7 +85,7 @@ def test_whatever_is_killed_the_clock_is_restored(killed: str, on_machine: Power
     running.wait()
     if killed == "daemon":
         notes = last_run(on_machine)[1].notes
-        assert [note for note in notes if "the clock of --clock was lost" in note and note.endswith("it was set again")]
+        assert [note for note in notes if "the fixed clock was lost" in note and note.endswith("it was set again")]
 
 
 def test_a_revoked_lease_is_said_once(on_machine: Powerccl, machine: EmulatedMachine, daemon: Daemon) -> None:
@@ -96,7 +96,7 @@ def test_a_revoked_lease_is_said_once(on_machine: Powerccl, machine: EmulatedMac
     done = running.wait()
     assert done.code == 0
     assert done.err.count("the clock of 600 MHz is not set any more") == 1
-    assert any("the clock of --clock was lost" in note for note in last_run(on_machine)[1].notes)
+    assert any("the fixed clock was lost" in note for note in last_run(on_machine)[1].notes)
 
 
 def test_the_first_launcher_of_a_node_sets_the_clock(on_machine: Powerccl, machine: EmulatedMachine) -> None:

@@ -113,5 +113,5 @@ def command(
             "repeat them, or leave them out",
         )
     if gate and gate.outcome == UNDECIDED:
-        raise PowercclError(gate.sentence, gate.hint)
+        raise PowercclError(f"energy gate {gate.outcome}: {gate.why}", gate.hint)
     return 0

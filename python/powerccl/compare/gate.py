@@ -27,7 +27,7 @@ EXIT_CODE = 3  # of `powerccl compare` where the gate failed; 1 and 2 are errors
 # Five starts of FSDP2 on four H100s had 0.15; this is the 90 % upper bound of five. At half, one run of each side
 # decides limits from 0.4 % on, which is closer than starts are known; at double, only from 1.7 % on.
 START_PCT = 0.3
-SEVERAL = "record several runs of each side, in turns, and name them all: A1,A2,A3 B1,B2,B3"
+SEVERAL = "several runs of each side, in turns, and name them all: A1,A2,A3 B1,B2,B3"
 
 
 class Gate(msgspec.Struct, kw_only=True):
@@ -122,17 +122,19 @@ def judge(before: Sequence[Member], after: Sequence[Member], limit_pct: float, s
     gate.what = chosen.what if key else f"{chosen.what} of the whole run"
     single = len(before) == len(after) == 1
     if single and before[0].gpus != after[0].gpus:
-        gate.why, gate.hint = "one run each, on different GPUs, which differ in power by themselves", SEVERAL
+        gate.why, gate.hint = (
+            "one run each, on different GPUs, which differ in power by themselves",
+            f"record {SEVERAL}",
+        )
         return gate
     gate.change = change_of(*([member.values[chosen] for member in side] for side in (before, after)))
     gate.outcome = decide(gate.change, limit_pct)
     if gate.outcome == UNDECIDED:
-        gate.hint = SEVERAL
+        gate.hint = f"record longer runs, or {SEVERAL}" if single and key else f"record {SEVERAL}"
         if gate.change.low_pct is not None:
             gate.why = "the interval contains both 0 and the limit"
         elif single and key:
             gate.why = f"one run each, with fewer than {FIFTHS_FROM} steps"
-            gate.hint = f"record longer runs, or {SEVERAL}"
         else:
             gate.why = "one run each, without steps" if single else gate.change.basis
     return gate

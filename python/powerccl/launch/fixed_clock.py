@@ -190,23 +190,23 @@ class FixedClock:
                     _attend(self._held, stopped)
                     return
                 except PowercclError as error:  # noqa: PERF203 - a lease is lost a few times at most
-                    self._lost(error, said)
+                    revoked = isinstance(error, LeaseLostError) and error.status == Status.REVOKED
+                    self._let_all_go(error)
+                    if not said:
+                        next_step = "the job continues without it" if revoked else "it is requested again"
+                        self._say(f"the clock of {self.mhz} MHz is not set any more: {error.message}; {next_step}")
                     said = True
-                    if isinstance(error, LeaseLostError) and error.status == Status.REVOKED:
-                        return
-                    if not self._again(stopped):
+                    if revoked or not self._again(stopped):
                         return
         finally:
             os.close(stopped)
 
-    def _lost(self, error: PowercclError, said: bool) -> None:
-        """Let the other GPUs go as well: a job is as fast as its slowest GPU. Say it once."""
+    def _let_all_go(self, error: PowercclError) -> None:
+        """Let the other GPUs go as well, and note why: one clock is for all GPUs of the job."""
         if self._held:
             self._held.close()
         why = error.why if isinstance(error, LeaseLostError) else error.message.partition(":")[0]
         self._events.note(FIXED_CLOCK, f"was lost ({why})")
-        if not said:
-            self._say(f"the clock of {self.mhz} MHz is not set any more: {error.message}; the job continues")
 
     def _again(self, stopped: int) -> bool:
         """Ask until the clock is set again; False: the job has ended."""
