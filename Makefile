@@ -9,7 +9,7 @@ NATIVE := build/native
 export PATH := $(BIN):$(PATH)
 
 .PHONY: all setup lock native demo test test-native test-python test-e2e lint lint-quick tidy-aside e2e analyze format pictures reference docs docs-build soak sanitize coverage fuzz fuzz-python wheel check-wheel \
-        figures-demo figures-mpi figures-daemon figures-policies \
+        figures-demo figures-mpi figures-daemon figures-clock figures-policies \
         figures-robustness figures-stall figures-adversity figures-clocks figures-constants figures-whatif figures-sim figures-tune figures-prove figures-analysis figures-accounts figures-harm figures-trust figures-first bench clean help
 
 all: native
@@ -115,7 +115,8 @@ figures-policies figures-robustness figures-stall figures-constants figures-what
 
 # make figures-sim       compares the simulator with the emulator in an hour, into build/figures/sim.json
 # make figures-daemon    measures powerccld on emulated GPUs, random schedules included, into build/figures/daemon.json
-figures-sim figures-daemon: build/test/.configured setup
+# make figures-clock     kills jobs under `run --clock` at 200 random moments, in ten minutes, into build/figures/clock.json
+figures-sim figures-daemon figures-clock: build/test/.configured setup
 	cmake --build build/test --parallel $(JOBS)
 	POWERCCL_NATIVE=$(abspath build/test/stage) $(FIGURES)
 

@@ -3,12 +3,14 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from powerccl.errors import PowercclError
+from powerccl.launch.fixed_clock import FixedClock, nearest_clock
 from powerccl.launch.gpus import Gpus, may_set_clocks
 from powerccl.launch.plan import decide_clocks
 from powerccl.launch.plan import plan_job as plan
@@ -136,3 +138,49 @@ def test_capability_is_read_from_proc(monkeypatch: pytest.MonkeyPatch) -> None:
     assert may_set_clocks()
     monkeypatch.setattr(Path, "read_text", lambda _, **_more: "CapEff:\t0000000000100000\n")
     assert not may_set_clocks()
+
+
+@pytest.mark.parametrize(
+    ("text", "mhz"), [("1200", 1200), ("1214.5 MHz", 1200), ("70%", 1110), ("100 %", 1590), ("300", 300)]
+)
+def test_the_nearest_clock_at_or_below(text: str, mhz: int) -> None:
+    assert nearest_clock(text, range(300, 1591, 15)) == mhz
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("299", "300 to 1590 MHz"),
+        ("1591", "300 to 1590 MHz"),
+        ("10%", "18.9 to 100 %, 300 to 1590 MHz"),
+        ("101%", "300 to 1590 MHz"),
+        ("-5", "takes MHz or a percentage"),
+        ("70%%", "takes MHz or a percentage"),
+        ("", "takes MHz or a percentage"),
+    ],
+)
+def test_impossible_clocks(text: str, words: str) -> None:
+    with pytest.raises(PowercclError, match=words):
+        nearest_clock(text, range(300, 1591, 15))
+
+
+def test_a_fixed_clock_without_right_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("powerccl.launch.fixed_clock.may_set_clocks", lambda: False)
+    monkeypatch.setattr("powerccl.launch.fixed_clock.system_daemon", lambda _: None)
+    said: list[str] = []
+    with ExitStack() as stack:
+        clock = FixedClock("1200", stack, said.append)
+        with pytest.raises(PowercclError, match="needs root, CAP_SYS_ADMIN or a powerccld") as error:
+            clock.check({}, False, said.append)
+        assert "leave --clock out" in error.value.hint
+        clock.check({}, True, said.append)  # emulated GPUs are the user's
+        assert not said
+        clock.check({"POWERCCL_CLOCKS": "none"}, False, said.append)
+        assert said == ["POWERCCL_CLOCKS=none: no clock is set, so --clock 1200 has no effect"]
+
+
+def test_a_fixed_clock_goes_with_observe() -> None:
+    assert plan(Request(["job"], policy="", clock="70%"), {}, print)[1] == "observe"
+    assert plan(Request(["job"], policy="observe", clock="70%"), {}, print)[1] == "observe"
+    with pytest.raises(PowercclError, match="policy auto chooses clocks"):
+        plan(Request(["job"], policy="auto", clock="70%"), {}, print)

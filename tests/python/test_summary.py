@@ -8,14 +8,16 @@ from pathlib import Path
 import msgspec
 import pytest
 import synthetic
+from click.testing import CliRunner
 from printing import printed
 from synthetic import MS, TraceWriter, training_run, write_info, write_power
 
 from powerccl.analysis.findings import RunSummary, read_summary, write_summary
 from powerccl.analysis.report import report
 from powerccl.analysis.summary import summarise
+from powerccl.commands import cli
 from powerccl.live.job import Watcher
-from powerccl.reports.job import clock_line
+from powerccl.reports.job import clock_line, facts
 from powerccl.reports.terminal import print_summary
 from powerccl.traces import records
 from powerccl.traces.folder import read_run
@@ -262,3 +264,14 @@ def test_bandwidth_of_one_rank_and_of_kernels_without_a_length(tmp_path: Path) -
         assert [each.busbw_gbs for each in made.link] == [pytest.approx(expected)] * bool(expected)
         (live,) = Watcher(folder, window_s=1.0).look(50 * MS, "node1").patterns
         assert live.busbw_gbs == (expected if expected is None else pytest.approx(expected)), (ranks, lengths)
+
+
+def test_a_fixed_clock_is_shown_and_no_policy_is_predicted_from_it(tmp_path: Path) -> None:
+    folder = training_run(tmp_path / "run")
+    write_info(folder, 1_800_000_000, clocks="lease", clock_mhz=1200)
+    summary = summarise(read_run(folder))
+    assert "clock fixed at 1200 MHz" in facts(summary)
+    assert "fixed at 1200 MHz" in printed(print_summary, summary)
+    done = CliRunner().invoke(cli, ["whatif", str(folder)])
+    assert done.exit_code == 1
+    assert "at a fixed clock of 1200 MHz: its clocks were changed already" in done.stderr

@@ -301,6 +301,7 @@ class RunSummary(msgspec.Struct, kw_only=True):
     exit_code: int | None = None
     policy: str = ""
     clocks_mode: str = ""
+    clock_mhz: int = 0  # that --clock fixed for the whole job; 0: none
     platform: str = ""
     library: str = ""
     ranks: int = 0

@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING
 from powerccl.analysis import intervals as iv
 from powerccl.quantities import plural, seconds
 from powerccl.traces.folder import RunData
-from powerccl.traces.helpers import AGENT, EMULATOR, STARTED_AGAIN, HelperEvent
+from powerccl.traces.helpers import AGENT, EMULATOR, SET_AGAIN, STARTED_AGAIN, HelperEvent
 
 if TYPE_CHECKING:
     from powerccl.traces.cpu import CpuLog
     from powerccl.traces.power import PowerLog
 
+AGAIN = (STARTED_AGAIN, SET_AGAIN)
 SAMPLERS = (AGENT, EMULATOR)  # without which there are no samples
 SAID = 3  # of one helper's ends; a helper that is killed again and again says little new
 
@@ -22,7 +23,7 @@ SAID = 3  # of one helper's ends; a helper that is killed again and again says l
 def helper_notes(run: RunData) -> list[str]:
     """What to say of each end, such as `powerccl-agent was killed by signal 9 at 12.3 s; no samples for 400 ms`."""
     notes: list[str] = []
-    ends = [event for event in run.helpers if event.what != STARTED_AGAIN]
+    ends = [event for event in run.helpers if event.what not in AGAIN]
     several = len({event.host for event in run.helpers}) > 1
     for (host, helper), group in itertools.groupby(
         sorted(ends, key=lambda event: (event.host, event.helper)), lambda event: (event.host, event.helper)
@@ -62,9 +63,9 @@ def _when(run: RunData, event: HelperEvent) -> str:
 def _cost(run: RunData, event: HelperEvent) -> str:
     """What was lost with it."""
     later = [each for each in run.helpers if each.host == event.host and each.helper == event.helper]
-    again = any(each.what == STARTED_AGAIN and each.time_ns >= event.time_ns for each in later)
+    again = next((each.what for each in later if each.what in AGAIN and each.time_ns >= event.time_ns), "")
     if event.helper != AGENT or (run.info and not run.info.interval_ms):  # 0: without samples
-        return "; it was started again" if again else ""
+        return f"; it {again}" if again else ""
     logs: list[PowerLog | CpuLog] = [*run.power, *run.cpu]
     for time in (log.samples["time_ns"] for log in logs if _own_name(log.host) == event.host):
         before = time.filter(time <= event.time_ns).max()

@@ -117,6 +117,7 @@ def summarise(
         exit_code=info.exit_code if info else None,
         policy=(info.policy if info else "") or (first.policy if first else ""),
         clocks_mode=(first.clock_client if first else "") or (info.clocks if info else ""),
+        clock_mhz=info.clock_mhz if info else 0,
         platform=info.platform if info else "",
         library=first.library if first else "",
         ranks=len(ranks),

@@ -4,7 +4,8 @@
 Exit codes: 0 done; 1 something the user can mend (`error:` and `hint:` say how); 2 unexpected, a fault of ours. A verb
 of several runs shows the complete ones if some of them failed, names those, and ends with 1. `powerccl run` and
 `powerccl bench` end with the exit code of what they started. If signal n ended it, they end with 128 + n. If it could
-not be found or executed, they end with 127 or 126, like a shell.
+not be found or executed, they end with 127 or 126, like a shell. `powerccl compare --fail-above` ends
+with 3 if B needs too much energy.
 """
 
 from __future__ import annotations

@@ -52,6 +52,13 @@ if TYPE_CHECKING:
 )
 @click.option("--emulate", default="", metavar="NAME", help="Run on an emulated GPU server such as t4x8; needs no GPU.")
 @click.option("--set-clocks", is_flag=True, help="Set the clocks of real GPUs. Without it, policies run dry on them.")
+@click.option(
+    "--clock",
+    default="",
+    metavar="MHZ|PERCENT",
+    help="Set one clock for the GPUs of this job, such as 1200, or 70% of the highest one. It is restored when the job "
+    "ends, crashes or is killed. Needs no --set-clocks, and goes with policy observe alone.",
+)
 @overhead_option
 @click.option(
     "--mpi",
@@ -103,6 +110,7 @@ def command(
     max_slowdown: float | None,
     emulate: str,
     set_clocks: bool,
+    clock: str,
     overhead: str,
     mpi: str,
     mpi_max_delay: float | None,
@@ -125,6 +133,7 @@ def command(
     \b
     powerccl run -- torchrun --nproc-per-node 8 train.py
     powerccl run --set-clocks --max-slowdown 0.5 -- ./app
+    powerccl run --clock 70% -- torchrun --nproc-per-node 8 train.py
     powerccl run --emulate t4x8 --policy per-call -- powerccl-bench all_reduce
     powerccl run -- mpiexec -n 4 ./app
     srun powerccl run -- ./app
@@ -140,6 +149,7 @@ def command(
         platform=platform,
         emulate=emulate,
         set_clocks=set_clocks,
+        clock=clock,
         overhead=overhead,
         ways=ways,
         name=name,

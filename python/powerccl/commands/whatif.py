@@ -128,6 +128,11 @@ def _check(run: RunData) -> None:
             f"{run.folder} has {jobs} jobs that ran beside each other: a prediction is for one job",
             "start each job by a `powerccl run` of its own, such as `powerccl run --runs-dir runs/$HOSTNAME -- ...`",
         )
+    if run.info and run.info.clock_mhz:
+        raise PowercclError(
+            f"{run.folder} was recorded at a fixed clock of {run.info.clock_mhz} MHz: its clocks were changed already",
+            "record the job without --clock: `powerccl run --policy observe -- ...`",
+        )
     policies = {trace.policy for trace in run.ranks if trace.policy} - {"observe"}
     changed = any(len(trace.kinds[records.CLOCK]) and not trace.dry for trace in run.ranks)
     if policies and changed:

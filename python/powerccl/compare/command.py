@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import click
@@ -30,6 +31,13 @@ from powerccl.errors import PowercclError
 @click.option(
     "--csv", "csv_file", default="", metavar="FILE", help="Write one line per figure and side to FILE (-: stdout)."
 )
+@click.option(
+    "--fail-above",
+    default="",
+    metavar="PERCENT",
+    help="Energy gate for CI: end with exit code 3 if B needs more energy a step than A by over PERCENT, beyond "
+    "chance. What cannot be decided is an error (exit code 1).",
+)
 @click.option("--markdown", "markdown_file", default="", metavar="FILE", help="Write the tables to FILE (-: stdout).")
 def command(
     sides: tuple[str, ...],
@@ -41,6 +49,7 @@ def command(
     html_file: str,
     json_file: str,
     csv_file: str,
+    fail_above: str,
     markdown_file: str,
 ) -> int:
     """Compare runs or sweeps side by side.
@@ -53,6 +62,7 @@ def command(
     powerccl compare roce=sweep-100g.json tcp=sweep-10g.json --html networks.html
     powerccl compare runs/*-observe-1 runs/*-exposed-1
     powerccl compare off=runs/o1,runs/o2,runs/o3 on=runs/p1,runs/p2,runs/p3
+    powerccl compare --fail-above 2% main=m1,m2,m3 pr=p1,p2,p3
     """  # noqa: D301 - click's mark for text that is not to be wrapped
     if len(sides) < 2:
         last = last_runs(runs_dir)[:2]
@@ -61,6 +71,8 @@ def command(
             f"compare needs two sides, {'one is' if sides else 'none is'} named",
             f"{named}; A1,A2 makes one side of two",
         )
+    if fail_above and len(sides) != 2:
+        raise click.UsageError("--fail-above judges two sides, A and B")
     outputs = {"--html": html_file, "--json": json_file, "--csv": csv_file, "--markdown": markdown_file}
     to_stdout = [option for option, file in outputs.items() if file == "-"]
     if len(to_stdout) > 1:
@@ -68,6 +80,7 @@ def command(
 
     from powerccl.commandline.references import own_reference
     from powerccl.compare import report
+    from powerccl.compare.gate import EXIT_CODE, FAILED, UNDECIDED, annotation, parse_limit
     from powerccl.compare.side_by_side import compare_sides
     from powerccl.console import Console
 
@@ -79,7 +92,9 @@ def command(
             )
         return path
 
-    comparison = compare_sides(sides, find, energy, own_reference, asked_tariff(price, carbon, pue))
+    limit_pct = parse_limit(fail_above) if fail_above else None
+    tariff = asked_tariff(price, carbon, pue)
+    comparison = compare_sides(sides, find, energy, own_reference, tariff, limit_pct)
     if json_file:
         write_out(json_file, clean.to_json(comparison, indent=2))
     if csv_file:
@@ -91,6 +106,11 @@ def command(
 
         write_out(html_file, compare_page(comparison).encode())
     report.print_compare(Console(stderr=bool(to_stdout)), comparison)
+    gate = comparison.gate
+    if gate and os.environ.get("GITHUB_ACTIONS") == "true":
+        click.echo(annotation(gate, report.against(comparison)), err=True)
+    if gate and gate.outcome == FAILED:
+        return EXIT_CODE
     left_out = sum(len(side.left_out) for side in comparison.sides)
     if left_out:
         count = left_out + sum(len(side.members) for side in comparison.sides)
@@ -98,4 +118,6 @@ def command(
             f"{left_out} of {count} could not be read; the comparison is of the others",
             "repeat them, or leave them out",
         )
+    if gate and gate.outcome == UNDECIDED:
+        raise PowercclError(f"energy gate {gate.outcome}: {gate.why}", gate.hint)
     return 0

@@ -19,6 +19,8 @@ TIME, BANDWIDTH, POWER, ENERGY = "time", "bus bandwidth", "power", "energy"
 COST, CO2E = "cost", "CO2e"
 NO_TARIFF = Tariff()
 OPERATIONS = "operations of an iteration"
+# What a step of a run and of a replay needs, on all GPUs.
+ENERGY_OF_STEP = ("energy of an iteration", "energy of a step, all GPUs")
 FORMS = (
     "name run folders of `powerccl run`, or files that `powerccl bench ... --json FILE` wrote, each side in one form"
 )
@@ -39,11 +41,15 @@ class Key(NamedTuple):
     variant: str = ""
 
 
+ENERGY_OF_RUN = Key(ENERGY, "J")
+
+
 @dataclass
 class Member:
     """One run or one sweep. `facts` is what it was made with, `warnings` what is wrong with it.
 
     `work`: how many calls a run made, by kind; a sweep measures each size for itself and has none.
+    `failed`: it did not end with exit code 0. `gpus`: their UUIDs.
     """
 
     path: Path
@@ -54,6 +60,8 @@ class Member:
     work: dict[str, int] = field(default_factory=dict)
     emulated: str = ""
     covers: str = ""  # what its cost counts; empty: it has none
+    failed: bool = False
+    gpus: frozenset[str] = frozenset()
 
 
 def pattern_order(pattern: str) -> tuple[int, str]:

@@ -32,6 +32,7 @@ def compare_page(comparison: SideBySide) -> str:
     """The page's HTML, self-contained."""
     key = [(text, COLOURS[index % len(COLOURS)]) for index, text in enumerate(what_sides_are(comparison))]
     sections = [Section(against(comparison), 1, comparison.modelled, key=key)]
+    sections += [Section("Energy gate", lines=[comparison.gate.sentence])] if comparison.gate else []
     for title, texts in (("Before you compare", comparison.caveats), ("What differs between them", comparison.differs)):
         sections += [Section(title, lines=texts)] if texts else []
     tables = grids(comparison)

@@ -12,6 +12,7 @@ from msgspec.structs import replace
 from rich.text import Text
 
 from powerccl import clean
+from powerccl.compare.gate import FAILED, PASSED, UNDECIDED
 from powerccl.compare.member import BANDWIDTH, ENERGY, MPI_SWEEP, POWER, RUN, SWEEP, TIME
 from powerccl.compare.side_by_side import Row, SideBySide
 from powerccl.compare.significance import HIGHER, LOWER, SAME, Cell, Change
@@ -21,6 +22,7 @@ from powerccl.reports.table import Table
 from powerccl.reports.terminal import heading, warning
 
 GOOD, BAD, QUIET = "green", "red", "dim"
+GATE = {PASSED: f"bold {GOOD}", FAILED: f"bold {BAD}", UNDECIDED: "bold"}
 WIDE = 110
 LABEL_WIDTH, SIDE_WIDTH = 30, 30  # of what fits beside each other
 MANY_TIMES = 2.0  # from here on a change reads better as a factor
@@ -174,6 +176,8 @@ def print_compare(console: Console, comparison: SideBySide) -> None:
             console.print(Text(f"{part.sides[1].name} against {part.sides[0].name}", style="bold"))
         _print_grids(console, grids(part, brief))
     console.print()
+    if comparison.gate:
+        console.print(Text(comparison.gate.sentence, style=GATE[comparison.gate.outcome]))
     for text in comparison.caveats:
         console.print(warning(text))
     for text in [*comparison.notes, *(["≈: not significant"] if brief else [])]:
@@ -218,6 +222,8 @@ def what_sides_are(comparison: SideBySide) -> list[str]:
 def markdown(comparison: SideBySide) -> str:
     """The comparison as Markdown, with what makes it hard below."""
     lines = [f"# {against(comparison)}", ""]
+    if comparison.gate:
+        lines += [f"**{comparison.gate.sentence[:1].upper()}{comparison.gate.sentence[1:]}**", ""]
     if comparison.modelled:
         lines += [f"{comparison.modelled.capitalize()}: all figures come from a model, none from hardware.", ""]
     lines += [f"- {side.name}: {', '.join(f'`{member}`' for member in side.members)}" for side in comparison.sides]

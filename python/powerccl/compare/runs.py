@@ -65,7 +65,8 @@ def read_run_member(
     reference = reference_of(run)
     built = run_tables(run)
     summary = summarise(run, reference=reference, built=built)
-    member = Member(folder, RUN, emulated=summary.emulated)
+    gpus = frozenset(gpu.gpu for gpu in summary.gpus)
+    member = Member(folder, RUN, emulated=summary.emulated, failed=summary.exit_code != 0, gpus=gpus)
     for what, unit, number in run_figures(summary):
         if number is not None:
             si, factor = _SI.get(unit, (unit, 1.0))
@@ -228,6 +229,7 @@ def _facts(member: Member, run: RunData, summary: RunSummary) -> None:
         "command": shlex.join(summary.command),
         "policy": summary.policy,
         "clocks": summary.clocks_mode,
+        "fixed clock": exact(summary.clock_mhz, "MHz") if summary.clock_mhz else "",
         "platform": summary.platform,
         "library": summary.library,
         "MPI": summary.mpi.library if summary.mpi else "",

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import msgspec
 
+from powerccl.compare.gate import Gate, judge
 from powerccl.compare.member import (
     BANDWIDTH,
     CO2E,
@@ -101,6 +102,7 @@ class SideBySide(msgspec.Struct, kw_only=True):
     differs: list[str]  # settings in which the sides differ: most likely what is compared
     caveats: list[str]  # what makes them hard to compare
     notes: list[str]
+    gate: Gate | None = None  # None: none was asked for
 
     @property
     def modelled(self) -> str:
@@ -125,11 +127,13 @@ def compare_sides(
     energy: bool = False,
     reference_of: ReferenceOf = nothing_known,
     tariff: Tariff = NO_TARIFF,
+    limit_pct: float | None = None,
 ) -> SideBySide:
     """Read and compare. Each argument is `[NAME=]MEMBER[,MEMBER...]`; `find` makes a path of a member.
 
     `energy`: estimate the energy of operations by regression, with what `reference_of` says of a run's platform.
     `tariff`: what the energy of runs costs and emits.
+    `limit_pct`: of the energy gate between two sides; None: there is no gate.
 
     Raises:
         PowercclError: a member cannot be read, or sides are of different kinds.
@@ -143,6 +147,10 @@ def compare_sides(
     if not rows:
         raise PowercclError("the sides have nothing in common", "measure the same patterns and sizes on each")
     caveats, differs = _differences(sides)
+    work = _work(sides)
+    gate = None
+    if limit_pct is not None:
+        gate = judge(sides[0].members, sides[1].members, limit_pct, not work)
     return SideBySide(
         kind=kind,
         emulated=any(member.emulated for side in sides for member in side.members),
@@ -160,8 +168,9 @@ def compare_sides(
         headline=_headline(sides, kind),
         rows=rows,
         differs=differs,
-        caveats=caveats + _work(sides) + _warnings(sides) + _alone(sides, kind),
+        caveats=caveats + work + _warnings(sides) + _alone(sides, kind),
         notes=[*_notes(sides, rows, kind), *_costs(sides, rows)],
+        gate=gate,
     )
 
 

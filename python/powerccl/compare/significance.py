@@ -15,10 +15,14 @@ import numpy as np
 
 from powerccl.quantities import plural
 
+_Numbers = np.ndarray[tuple[int], np.dtype[np.float64]]
 LOWER, HIGHER, SAME, UNKNOWN = "lower", "higher", "no significant change", "not known"
 # Ranges of four values each, drawn from one distribution, are disjoint in 2 of C(8, 4) = 70 cases. With three each it
 # is 1 in 10, more than the 1 in 20 of a 95 % interval.
 FEWEST_IN_RANGE = 4
+# Fifths of what was repeated within a run. Fewer leave the spread unknown, more are too short to show slow noise. With
+# half as many repeats, a fifth has two of them, and counts one unusual repeat for a slow change.
+FIFTHS, FIFTHS_FROM = 5, 25
 
 
 class Value(msgspec.Struct, kw_only=True, frozen=True):
@@ -26,6 +30,7 @@ class Value(msgspec.Struct, kw_only=True, frozen=True):
 
     `kind` says what low and high are: `interval` (95 % of the figure), `range` (least and greatest of `n`), `` (none).
     `of` names what was counted: iterations, operations, stretches.
+    `fifths`: means over the fifths of the run, in their order; empty: too little was repeated.
     """
 
     value: float
@@ -34,6 +39,7 @@ class Value(msgspec.Struct, kw_only=True, frozen=True):
     n: int = 1
     kind: str = ""
     of: str = ""
+    fifths: tuple[float, ...] = ()
 
 
 class Cell(msgspec.Struct, kw_only=True):
@@ -68,7 +74,7 @@ def cell(values: Sequence[Value]) -> Cell:
     mean = float(numbers.mean())
     positive = bool((numbers > 0).all())  # then what varies is a factor, and no end of the interval is below 0
     scale = np.log(numbers) if positive else numbers
-    half = _t(len(numbers) - 1) * float(scale.std(ddof=1)) / math.sqrt(len(numbers))
+    half = quantile(len(numbers) - 1) * float(scale.std(ddof=1)) / math.sqrt(len(numbers))
     low, high = float(scale.mean()) - half, float(scale.mean()) + half
     if positive:
         low, high = math.exp(low), math.exp(min(high, 700.0))
@@ -108,10 +114,10 @@ def _between(before: Sequence[float], after: Sequence[float], pct: float) -> Cha
         freedom = len(several) - 1
         error = float(several.std(ddof=1)) * math.sqrt(1 + 1 / len(several))
         basis = f"{counts[0]} against {plural(counts[1], 'run')}, the single run is taken to vary as the others do"
-    half = _t(freedom) * error
-    judged = _judged(pct, difference - half, difference + half, basis)
-    judged.of_settings = True
-    return judged
+    half = quantile(freedom) * error
+    verdict = judged(pct, difference - half, difference + half, basis)
+    verdict.of_settings = True
+    return verdict
 
 
 def _within(before: Value, after: Value, pct: float) -> Change:
@@ -128,16 +134,16 @@ def _within(before: Value, after: Value, pct: float) -> Change:
             return Change(pct=pct, basis=f"{min(before.n, after.n)} {before.of} are too few to judge")
         if min(lows) <= 0:
             return Change(pct=pct, basis="values of 0 or less")
-        return _judged(pct, math.log(lows[1] / highs[0]), math.log(highs[1] / lows[0]), basis)
+        return judged(pct, math.log(lows[1] / highs[0]), math.log(highs[1] / lows[0]), basis)
     if min(before.n, after.n) < 2:
         return Change(pct=pct, basis="one value each: name several runs per side, A1,A2,A3")
     relative = [(high - low) / 2 / each.value for low, high, each in zip(lows, highs, (before, after), strict=True)]
     half = math.hypot(*relative)  # both are 95 % intervals: their difference's is as wide as both at right angles
     difference = math.log(after.value / before.value)
-    return _judged(pct, difference - half, difference + half, basis)
+    return judged(pct, difference - half, difference + half, basis)
 
 
-def _judged(pct: float, low: float, high: float, basis: str) -> Change:
+def judged(pct: float, low: float, high: float, basis: str) -> Change:
     """A change whose logarithm is between low and high."""
     verdict = HIGHER if low > 0 else LOWER if high < 0 else SAME
     return Change(pct=pct, low_pct=_pct(low), high_pct=_pct(high), verdict=verdict, basis=basis)
@@ -159,17 +165,16 @@ def mean_of(numbers: Sequence[float], of: str) -> Value | None:
     mean = float(array.mean())
     if len(array) < 2:
         return Value(value=mean, of=of)
-    blocks = _blocks(array)
-    half = _t(len(blocks) - 1) * float(blocks.std(ddof=1)) / math.sqrt(len(blocks))
-    return Value(value=mean, low=mean - half, high=mean + half, n=len(array), kind="interval", of=of)
+    blocks = _blocks(array, 20) if len(array) >= 40 else array
+    half = quantile(len(blocks) - 1) * float(blocks.std(ddof=1)) / math.sqrt(len(blocks))
+    fifths = tuple(_blocks(array, FIFTHS).tolist()) if len(array) >= FIFTHS_FROM else ()
+    return Value(value=mean, low=mean - half, high=mean + half, n=len(array), kind="interval", of=of, fifths=fifths)
 
 
-def _blocks(array: np.ndarray[tuple[int], np.dtype[np.float64]]) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
-    """Means of up to twenty stretches of neighbours; the values themselves where there are few."""
-    if len(array) < 40:
-        return array
-    length = len(array) // 20
-    means: np.ndarray[tuple[int], np.dtype[np.float64]] = array[: length * 20].reshape(20, length).mean(axis=1)
+def _blocks(array: _Numbers, count: int) -> _Numbers:
+    """Means of so many stretches of neighbours."""
+    length = len(array) // count
+    means: _Numbers = array[: length * count].reshape(count, length).mean(axis=1)
     return means
 
 
@@ -184,7 +189,7 @@ def median_of(median: float, quarter: float, three_quarters: float, n: int, of: 
     return Value(value=median, low=median - half, high=median + half, n=n, kind="interval", of=of)
 
 
-def _t(freedom: float) -> float:
+def quantile(freedom: float) -> float:
     """97.5 % quantile of Student's t."""
     from scipy.special import stdtrit
 

@@ -135,6 +135,7 @@ _COMMON = (
 
 def _about(member: Member, document: Json) -> None:
     member.facts = _facts(document, _COMMON)
+    member.gpus = frozenset(str(gpu.get("uuid")) for gpu in document.get("gpus") or [])
     # Where results go is not what was measured.
     words = [str(word) for word in document.get("command") or []]
     kept, skip = [Path(words[0]).name] if words else [], False

@@ -23,6 +23,12 @@ def plan_job(request: Request, environment: Mapping[str, str], say: Callable[[st
 
     Profiles are read before anything is started.
     """
+    if request.clock and request.policy not in ("", "observe"):
+        raise PowercclError(
+            f"--clock fixes one clock, and policy {request.policy} chooses clocks", "use either --clock or --policy"
+        )
+    if request.clock:
+        return Gpus(), "observe", "", None
     if request.policy == "observe" or request.table_text:
         return Gpus(), request.policy, request.table_text, None
     if request.policy:

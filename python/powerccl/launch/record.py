@@ -25,6 +25,7 @@ from powerccl.launch.recording import Job, Recording, name_of
 from powerccl.launch.request import POLICIES, Request, UnrecordableError, recording_only, silent
 
 if TYPE_CHECKING:
+    from powerccl.launch.fixed_clock import FixedClock
     from powerccl.platforms.schema import PlatformProfile
 
 
@@ -57,11 +58,12 @@ def record(request: Request, say: Callable[[str], None], child: Child | None = N
         _give_way(request, plain, say, str(scarce))
     with _ending(contextlib.ExitStack(), say) as stack:
         server = EmulatedServer(request.emulate, stack)
+        clock = _fixed_clock(request, stack, say)
         recording: Recording | None = None
         environment: Mapping[str, str] = plain
         output = None
         try:
-            recording = Recording(request, _prepare(request, plain, server, say), say)
+            recording = Recording(request, _prepare(request, plain, server, clock, say), say)
             environment = recording.begin()
             output = recording.folder / request.output if request.output else None
         except (PowercclError, ChildNotStartedError):
@@ -72,7 +74,7 @@ def record(request: Request, say: Callable[[str], None], child: Child | None = N
                 recording.leave()
             if not request.best_effort:
                 raise cause from None
-            if isinstance(cause, BlockingIOError) and not request.emulate:
+            if isinstance(cause, BlockingIOError) and not request.needs_us:
                 _give_way(request, plain, say, f"cannot start a helper: {cause.strerror}")
             say(f"{one_line(cause)}; the job runs unrecorded")
             recording, environment = None, server.environment(_unrecorded(request, plain))
@@ -84,11 +86,13 @@ def record(request: Request, say: Callable[[str], None], child: Child | None = N
             our_fault = not isinstance(error, ChildNotStartedError) or error.too_long or error.no_place
             if not our_fault or child.pid or not request.best_effort:
                 raise
-            if isinstance(error, ChildNotStartedError) and error.no_place and not request.emulate:
+            if isinstance(error, ChildNotStartedError) and error.no_place and not request.needs_us:
                 _give_way(request, plain, say, str(error))
             say(f"{one_line(error)}; the job runs unrecorded")
             recording = None
             ended = run_child(request.command, server.environment(_unrecorded(request, plain)), say=say, child=child)
+        if clock:
+            clock.let_go()
         if recording is None:
             return Recorded(ended, None, True)
         try:
@@ -100,8 +104,8 @@ def record(request: Request, say: Callable[[str], None], child: Child | None = N
 
 
 def _scarcity(request: Request) -> Scarcity | None:
-    """Why this process should not be beside the job: a limit on processes. Emulated GPUs need it there."""
-    if not request.best_effort or request.emulate:
+    """Why this process should not be beside the job: a limit on processes."""
+    if not request.best_effort or request.needs_us:
         return None
     with contextlib.suppress(Exception):
         return scarcity()
@@ -120,8 +124,14 @@ def _give_way(request: Request, plain: Mapping[str, str], say: Callable[[str], N
     become(request.command, _unrecorded(request, plain))
 
 
-def _prepare(request: Request, plain: Mapping[str, str], server: EmulatedServer, say: Callable[[str], None]) -> Job:
-    """Check what the user asked for, make the run folder, and bring up the emulated server.
+def _prepare(
+    request: Request,
+    plain: Mapping[str, str],
+    server: EmulatedServer,
+    clock: FixedClock | None,
+    say: Callable[[str], None],
+) -> Job:
+    """Check what the user asked for, make the run folder, bring up the emulated server, and set the fixed clock.
 
     Raises:
         PowercclError: what was asked for cannot be had.
@@ -142,6 +152,9 @@ def _prepare(request: Request, plain: Mapping[str, str], server: EmulatedServer,
     leads = launcher is None or launcher.leads
     on_node = launcher is None or launcher.local_rank <= 0
     say_once = say if leads else silent
+    emulated = bool(request.emulate or base.get("POWERCCL_EMULATOR_SOCKET"))
+    if clock:
+        clock.check(base, emulated, say_once)
     gpus, policy, table_text, profile = plan_job(request, base, say_once)
     with recording_only():
         folder = make_folder(request.runs, request.name or name_of(request.command, base), launcher)
@@ -162,7 +175,20 @@ def _prepare(request: Request, plain: Mapping[str, str], server: EmulatedServer,
 
         here = gpus if gpus.names else (query_gpus_in(base) if request.emulate else query_gpus())
         base = ways.ways_environment(base, ways.choose_tables(request.ways, here), say_once)
-    return Job(native, base, launcher, mode, gpus, policy, table_text, folder)
+    job = Job(native, base, launcher, mode, gpus, policy, table_text, folder)
+    if clock:
+        clock.set(native, folder, base, launcher, emulated)
+        job.clock_mhz = clock.mhz
+    return job
+
+
+def _fixed_clock(request: Request, stack: contextlib.ExitStack, say: Callable[[str], None]) -> FixedClock | None:
+    """The clock of `--clock`. Only a job that has one waits for the imports."""
+    if not request.clock:
+        return None
+    from powerccl.launch.fixed_clock import FixedClock
+
+    return FixedClock(request.clock, stack, say)
 
 
 def _unrecorded(request: Request, plain: Mapping[str, str]) -> Mapping[str, str]:

@@ -49,6 +49,7 @@ class Job:
     policy: str
     table_text: str
     folder: Path
+    clock_mhz: int = 0  # that is fixed for the job; 0: none
 
     @property
     def leads(self) -> bool:
@@ -90,20 +91,22 @@ class Recording:
         say_once = say if job.leads else silent
         policy, base = job.policy, job.base
         emulated = bool(request.emulate) or job.gpus.emulated
-        clocks, about_clocks = decide_clocks(policy, emulated, request.set_clocks, base)
+        consent = request.set_clocks and not request.clock  # --clock says itself what it sets
+        clocks, about_clocks = decide_clocks(policy, emulated, consent, base)
         if about_clocks and (request.policy or policy != "observe"):  # else the plan has said it
             say_once(about_clocks)
         if request.max_slowdown_pct is not None and request.policy and policy != LEARNING:
             say_once(f"policy {policy} ignores --max-slowdown, which is for {LEARNING}")
         name = request.name or name_of(request.command, base)
         self._info = _describe(request, name, policy, clocks, job.gpus, job.launcher, base)
+        self._info.clock_mhz = job.clock_mhz
         if policy == LEARNING:
             asked = request.max_slowdown_pct
             self._info.slowdown_pct = env.slowdown_budget_pct(base) if asked is None else asked
         table = self._write_first_files()
         if clocks == "lease":
             clocks, base, self._daemon = _arrange_leases(job.native, self.folder, base, emulated, job.on_node, say)
-        self._info.clocks = clocks
+        self._info.clocks = "lease" if job.clock_mhz else clocks
         environment = env.job_environment(
             base, job.native, self.folder, policy, table, clocks, request.max_slowdown_pct
         )

@@ -24,6 +24,7 @@ class Request:
     platform: str = ""  # a profile's name or file; NO_PROFILE: none at all; empty: that of these GPUs
     emulate: str = ""
     set_clocks: bool = False
+    clock: str = ""  # MHz or a percentage, for the whole job; empty: no clock is fixed
     overhead: str = "measured"
     name: str = ""
     runs: Path = Path("runs")
@@ -38,6 +39,11 @@ class Request:
     tuned: str = ""  # a tuned profile, NAME, NAME@DIGEST or a file
     ways: str = ""  # auto, or a table of ways, NAME or file; empty: collectives stay as NCCL carries them out
     output: str = ""  # file in the run folder that takes the child's output, instead of the terminal
+
+    @property
+    def needs_us(self) -> bool:
+        """Whether the job needs this process beside it: emulated GPUs and a fixed clock end with it."""
+        return bool(self.emulate or self.clock)
 
 
 class UnrecordableError(Exception):

@@ -25,7 +25,12 @@ _ENDINGS: dict[int, str] = {
 
 
 class LeaseLostError(PowercclError):
-    """A lease has ended before we released it: its clock is the default again."""
+    """A lease has ended before we released it: its clock is the default again. `why`: without the GPU's name."""
+
+    def __init__(self, gpu: str, status: int) -> None:
+        self.status = status
+        self.why = _ENDINGS.get(status, f"status {status}")
+        super().__init__(f"the lease on {gpu} has ended: {self.why}")
 
 
 class HeldLeases(Leases):
@@ -79,7 +84,7 @@ class HeldLeases(Leases):
             if status > 0:
                 problem = f"{gpu}: {RefusedError(status, text_of(fields[10])).message}"
             elif status:
-                raise _lost(gpu, status)
+                raise LeaseLostError(gpu, status)
             elif mhz and (low_mhz, high_mhz) != (mhz, mhz):
                 raise PowercclError(f"{gpu}: powerccld set {low_mhz} to {high_mhz} MHz instead of {mhz} MHz")
         self.calls = calls
@@ -115,7 +120,7 @@ class HeldLeases(Leases):
 
     def _unasked(self, kind: Type, fields: tuple[Any, ...]) -> None:
         if kind == Type.ENDED and fields[2] in self._gpus:
-            raise _lost(self._gpus[fields[2]], fields[0])
+            raise LeaseLostError(self._gpus[fields[2]], fields[0])
 
     def _acquire(self, gpu: str) -> tuple[int, int, int]:
         """Number of the lease, and the range to be had."""
@@ -159,7 +164,3 @@ def peer_uid(connected: socket.socket) -> int:
     """Whose process listens at the other end."""
     uid: int = struct.unpack("=iII", connected.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))[1]
     return uid
-
-
-def _lost(gpu: str, status: int) -> LeaseLostError:
-    return LeaseLostError(f"the lease on {gpu} has ended: {_ENDINGS.get(status, f'status {status}')}")

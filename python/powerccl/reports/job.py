@@ -15,7 +15,7 @@ from typing import NamedTuple, TextIO
 
 from powerccl import clean
 from powerccl.analysis.findings import Clocks, RunSummary
-from powerccl.quantities import microseconds, percent, plural, seconds
+from powerccl.quantities import mhz, microseconds, percent, plural, seconds
 from powerccl.reports.policy import policy_lines
 from powerccl.traces.run_info import model_label
 
@@ -61,7 +61,9 @@ def facts(summary: RunSummary) -> list[str]:
     parts = []
     if of_gpus(summary):
         parts = [ranks_text(summary), f"policy {summary.policy or '?'}"]
-    if summary.clocks_mode not in ("", "none"):
+    if summary.clock_mhz:
+        parts.append(f"clock fixed at {mhz(summary.clock_mhz)}")
+    elif summary.clocks_mode not in ("", "none"):
         parts.append(f"clocks {summary.clocks_mode}")
     if summary.library:
         parts.append(summary.library)

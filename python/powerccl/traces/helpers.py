@@ -19,6 +19,8 @@ PREFIX, SUFFIX = "helpers-", ".jsonl"
 AGENT = "powerccl-agent"
 EMULATOR = "the emulated GPU server"
 STARTED_AGAIN = "was started again"
+FIXED_CLOCK = "the fixed clock"
+SET_AGAIN = "was set again"
 LATEST_NS = 1 << 62
 MOST_EVENTS = 1000  # of a file: a helper that ends again and again is started at most once a minute
 

@@ -55,6 +55,7 @@ class RunInfo:
     unrecorded: str = ""  # why no rank left a trace, as a sentence; empty: one did, or the end was not seen
     policy: str = "observe"
     clocks: str = "none"
+    clock_mhz: int = 0  # that --clock fixed for the whole job; 0: none
     platform: str = ""
     emulated: str = ""
     slowdown_pct: float | None = None  # that policies that learn may cost; None: the policy keeps no budget
@@ -99,6 +100,8 @@ def sound_info(info: RunInfo) -> RunInfo:
     for name in ("start_ns", "end_ns"):
         if not 0 <= getattr(info, name) < _LATEST_NS:
             setattr(info, name, 0)
+    if not 0 <= info.clock_mhz < 1 << 31:
+        info.clock_mhz = 0
     for name in ("exit_code", "signal"):
         value = getattr(info, name)
         if value is not None and not -(1 << 31) <= value < 1 << 31:

@@ -117,22 +117,22 @@ def _by_cuda(listed: str, order: str, gpus: Sequence[Sampled], every: frozenset[
 
 def _by_slurm(listed: str, every: frozenset[int]) -> Visible:
     """By Slurm's numbers of a job's GPUs on the host. Where a cgroup keeps others away, all that are seen are those."""
-    numbers = _numbers(listed)
-    if numbers is None:
+    chosen = numbers(listed)
+    if chosen is None:
         return _of_node(every, f"Slurm lists them as {listed}")
-    if len(numbers) >= len(every):
+    if len(chosen) >= len(every):
         return Visible(every)
-    if numbers <= every:
-        return Visible(frozenset(numbers))
+    if chosen <= every:
+        return Visible(frozenset(chosen))
     return _of_node(every, f"Slurm lists them as {listed}, which this host does not have")
 
 
-def _numbers(listed: str) -> set[int] | None:
+def numbers(listed: str) -> set[int] | None:
     """`0,2-3` as numbers; None: it is something else."""
-    numbers: set[int] = set()
+    chosen: set[int] = set()
     for part in listed.split(","):
         ends = re.fullmatch(r"(\d{1,4})(?:-(\d{1,4}))?", part)
         if not ends:
             return None
-        numbers |= set(range(int(ends[1]), int(ends[2] or ends[1]) + 1))
-    return numbers
+        chosen |= set(range(int(ends[1]), int(ends[2] or ends[1]) + 1))
+    return chosen
