@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from powerccl.commandline.options import overhead_option
-from powerccl.commandline.runs import find_run, runs_dir_option
+from powerccl.commandline.runs import complete_run, find_run, runs_dir_option
 from powerccl.errors import PowercclError
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 @click.command("whatif")
-@click.argument("name", metavar="[RUN]", default="")
+@click.argument("name", metavar="[RUN]", default="", shell_complete=complete_run)
 @click.option(
     "--platform", default="", metavar="NAME|FILE", help="Platform profile, or none.  [default: the run's own]"
 )

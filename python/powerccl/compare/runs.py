@@ -9,9 +9,9 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 
-from powerccl.analysis.breakdown import joules_between
 from powerccl.analysis.energy import energy_curves
 from powerccl.analysis.findings import PatternRow, RunSummary
+from powerccl.analysis.iteration_energy import joules_between
 from powerccl.analysis.report_findings import Reference
 from powerccl.analysis.run_tables import RunTables, run_tables
 from powerccl.analysis.shares import working

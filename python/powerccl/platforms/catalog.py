@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import pwd
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,26 +13,9 @@ from typing import Generic, TypeVar
 import msgspec
 
 from powerccl.errors import PowercclError, nearest
-from powerccl.files import decode_json, read_bytes
+from powerccl.files import decode_json, read_bytes, user_folder
 
 BUILTIN = Path(__file__).parent / "builtin"
-
-
-def _configuration() -> Path | None:
-    """XDG_CONFIG_HOME, else `.config` in the home of the environment or of the user's account; None: there is neither.
-
-    Containers run programs as numbers without an account. A relative path would depend on where a command is typed.
-    """
-    named = Path(os.environ.get("XDG_CONFIG_HOME", ""))
-    if named.is_absolute():
-        return named
-    home = Path(os.environ.get("HOME", ""))
-    if not home.is_absolute():
-        try:
-            home = Path(pwd.getpwuid(os.getuid()).pw_dir)
-        except KeyError:
-            return None
-    return home / ".config" if home.is_absolute() else None
 
 
 def _can_write(folder: Path) -> bool:
@@ -64,7 +46,7 @@ class Catalog(Generic[T]):
     @property
     def folder(self) -> Path | None:
         """Where the user's own are; None: this user has no home."""
-        base = _configuration()
+        base = user_folder("XDG_CONFIG_HOME", ".config")
         return base / "powerccl" / self.subfolder if base else None
 
     def place(self, name: str, otherwise: Path) -> Path:
