@@ -23,7 +23,7 @@ def add_iteration(summary: RunSummary, run: RunData, work: Working, curves: dict
     alike = len({job for _, job in hosts}) == 1 and len({cut.operations for cut in cuts}) == 1
     if not alike or len(cuts) != len(hosts):
         return  # jobs beside each other, or hosts that differ, have no iteration in common
-    summary.iteration_s = float(np.median(cuts[0].edges[:, 1] - cuts[0].edges[:, 0])) / 1e9
+    summary.iteration_s = float(np.quantile(np.diff(cuts[0].edges, axis=1) / 1e9, 0.5))
     means = []
     for (host, _), cut in zip(hosts, cuts, strict=True):
         gpus = [trace.gpu for trace in run.ranks if trace.host == host]

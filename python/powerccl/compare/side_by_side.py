@@ -188,7 +188,7 @@ def _read(
 def _by_name(paths: Sequence[Path]) -> list[tuple[str, list[Path]]]:
     """Runs of one name as repetitions of one side; empty where they are not all runs, or have all one name."""
     sides: dict[str, list[Path]] = {}
-    for path in paths:
+    for path in {path.resolve(): path for path in paths}.values():  # a run that is named twice is no repetition
         run = RunData(path)
         if path.is_dir():
             read_info(run)
