@@ -135,6 +135,7 @@ def test_runs_that_are_not_whole_cost_one_row(runs: Path) -> None:
 
 def test_a_link_to_a_run_beside_it_is_no_other_run(runs: Path) -> None:
     (runs / "best").symlink_to("20261104-080000-solve")
+    (runs / "itself").symlink_to("itself")
     assert len(run_rows(runs)) == 4
     assert find_run("best", runs) == runs / "best"
 
@@ -225,7 +226,12 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     read: list[str] = []
     whole = run_index._read_row
     monkeypatch.setattr(run_index, "CACHED_FROM", 1)
-    monkeypatch.setattr(run_index, "_read_row", lambda path, stamp: (read.append(path.name), whole(path, stamp))[1])
+
+    def reading(path: Path, stamp: run_index.Stamp) -> RunRow:
+        read.append(path.name)
+        return whole(path, stamp)
+
+    monkeypatch.setattr(run_index, "_read_row", reading)
     return read
 
 
@@ -277,7 +283,8 @@ def test_a_cache_that_is_of_no_use_costs_time_only(
 
 def test_two_lists_at_once_leave_a_whole_cache(runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(run_index, "CACHED_FROM", 0)
-    first, wrong = run_rows(runs), []
+    first = run_rows(runs)
+    wrong: list[list[RunRow]] = []
 
     def lists() -> None:
         wrong.extend(rows for rows in (run_rows(runs) for _ in range(50)) if rows != first)

@@ -126,11 +126,17 @@ def run_rows(runs_dir: Path) -> list[RunRow]:
 
 def _folders(runs_dir: Path) -> list[str]:
     with contextlib.suppress(OSError), os.scandir(runs_dir) as entries:
-        found = [entry for entry in entries if not entry.name.startswith(".") and entry.is_dir()]
         here = runs_dir.resolve()
-        # A link to a run beside it, such as one that a user calls `last`, is no other run.
-        return [each.name for each in found if not (each.is_symlink() and Path(each.path).resolve().parent == here)]
+        return [entry.name for entry in entries if entry.name[0] != "." and _is_folder(entry, here)]
     return []
+
+
+def _is_folder(entry: os.DirEntry[str], here: Path) -> bool:
+    """Whether it is a folder. A link to a run beside it, such as one that a user calls `best`, is no other run."""
+    try:
+        return entry.is_dir() and not (entry.is_symlink() and Path(entry.path).resolve().parent == here)
+    except (OSError, RuntimeError):  # a link to itself
+        return False
 
 
 def _stamp(path: Path) -> Stamp:
@@ -149,9 +155,9 @@ def _stamp(path: Path) -> Stamp:
 
 
 def _broken(folder: str, problem: str, written_s: float = 0.0) -> RunRow:
-    name = clean.field(folder)
-    at = {"started_s": written_s, "written_s": written_s}
-    return RunRow(folder=folder, name=name, state=BROKEN, problem=clean.field(problem), **at)
+    row = RunRow(folder=folder, name=clean.field(folder), state=BROKEN, problem=clean.field(problem))
+    row.started_s = row.written_s = written_s
+    return row
 
 
 def _read_row(path: Path, stamp: Stamp) -> RunRow:
