@@ -15,8 +15,8 @@ from powerccl.traces.folder import RunData
 def add_iteration(summary: RunSummary, run: RunData, work: Working, curves: dict[str, EnergyCurve]) -> None:
     """Put time and energy of an iteration into the summary, of one job in which communication repeats itself.
 
-    The time is the median of the first rank's host, as ranks keep step. The energy is the sum over hosts of each
-    host's mean, over the iterations without a gap in the samples: the same figures as in the report.
+    The time is the median of the first rank's host, as ranks keep step. The energy is the sum of the hosts' means, as
+    the report has them: over the iterations without a gap in the samples.
     """
     hosts = dict.fromkeys((trace.host, trace.job) for trace in run.ranks)
     cuts = [work.cuts[host] for host in hosts if host in work.cuts and len(work.cuts[host].edges)]

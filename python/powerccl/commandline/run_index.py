@@ -3,8 +3,8 @@
 
 Reading ten thousand folders takes seconds on a local disk and minutes on a file system of a cluster. A cache below
 XDG_CACHE_HOME keeps each row, with the time and size of the two files that it is from. Reading a row again gives the
-same row, so a cache that is lost, stale or cannot be written costs time only. Two lists at once each replace the cache
-as a whole.
+same row, so a cache that is lost, stale or cannot be written costs time only. Two lists that run together each replace
+the cache as a whole.
 """
 
 from __future__ import annotations

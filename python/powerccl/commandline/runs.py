@@ -40,8 +40,8 @@ def last_runs(runs_dir: Path) -> list[Path]:
 def find_run(name: str, runs_dir: Path, quiet: bool = False, files: bool = False) -> Path:
     """The run folder that a user names; unless `quiet`, stderr says which it is where the name is no path.
 
-    `name` is a path, a folder in `runs_dir`, `latest`, the name of a run, or a unique prefix of a folder's or of a
-    run's name. Of several runs of one name it is the latest; without a name, the latest of all. `files`: it may also be
+    `name` is a path, a folder in `runs_dir`, `latest`, or the name of a run. A prefix of a folder's or of a run's name
+    will do if it is unique. Of several runs of one name it is the latest; without a name, the latest of all. `files`: it may also be
     a file, here or in `runs_dir`.
 
     Raises:
@@ -91,20 +91,20 @@ def _named(name: str, rows: list[RunRow]) -> RunRow | None:
     exact = next((row for row in rows if row.name == name), None)
     if exact:
         return exact
-    found: dict[str, RunRow] = {}
+    matches: dict[str, RunRow] = {}
     for row in rows:
         if row.folder.startswith(name):
-            found.setdefault(row.folder, row)
+            matches.setdefault(row.folder, row)
         elif row.name.startswith(name):
-            found.setdefault(f"/{row.name}", row)  # the latest of its name
-    if len(found) > 1:
-        candidates = [row.folder if not key.startswith("/") else row.name for key, row in found.items()]
+            matches.setdefault(f"/{row.name}", row)  # the latest of its name
+    if len(matches) > 1:
+        candidates = [row.folder if not key.startswith("/") else row.name for key, row in matches.items()]
         more = f" and {len(candidates) - MOST_LISTED:,} more" if len(candidates) > MOST_LISTED else ""
         raise PowercclError(
             f"{name} is ambiguous: {len(candidates):,} names of runs begin with it",
             f"write more of one: {', '.join(candidates[:MOST_LISTED])}{more}",
         )
-    return next(iter(found.values()), None)
+    return next(iter(matches.values()), None)
 
 
 def _no_run(message: str, name: str, runs_dir: Path, rows: list[RunRow]) -> PowercclError:

@@ -19,7 +19,7 @@ from powerccl.reports.terminal import heading, warning
 from powerccl.traces.run_info import model_label
 
 MOST_SHOWN = 30  # rows where --last does not say: about a screen
-MOST_PROBLEMS = 3  # broken runs whose reason is told; --json has all
+MOST_PROBLEMS = 3  # broken runs whose reason is shown; --json has all
 HEADS = ("name", "when", "time", "GPUs", "kJ", "J/iter", "exposed", "exit", "folder")
 LEAST_WIDTHS = {"GPUs": 88, "folder": 110}  # of terminals that have room for a column beside the others
 BAD, GOOD, QUIET = "red", "green", "dim"
@@ -46,7 +46,7 @@ def print_runs(console: Console, rows: Sequence[RunRow], of: int, where: str) ->
     for row in broken[:MOST_PROBLEMS]:
         console.print(warning(f"{clean.field(row.folder)}: {row.problem}"))
     if len(broken) > MOST_PROBLEMS:
-        console.print(warning(f"{len(broken) - MOST_PROBLEMS:,} more broken runs: --json - tells why"))
+        console.print(warning(f"{len(broken) - MOST_PROBLEMS:,} more broken runs: --json - has the reasons"))
     if of > len(rows):
         console.print(Text(f"… {of - len(rows):,} more: --last {of}", style=QUIET))
 
