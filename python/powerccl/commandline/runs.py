@@ -41,8 +41,8 @@ def find_run(name: str, runs_dir: Path, quiet: bool = False, files: bool = False
     """The run folder that a user names; unless `quiet`, stderr says which it is where the name is no path.
 
     `name` is a path, a folder in `runs_dir`, `latest`, or the name of a run. A prefix of a folder's or of a run's name
-    will do if it is unique. Of several runs of one name it is the latest; without a name, the latest of all. `files`: it may also be
-    a file, here or in `runs_dir`.
+    will do if it is unique. Of several runs of one name it is the latest; without a name, the latest of all. `files`:
+    it may also be a file, here or in `runs_dir`.
 
     Raises:
         PowercclError: there is none, or several begin with `name`.

@@ -13,7 +13,7 @@ SHELLS = ("bash", "zsh", "fish")
 def command(shell: str) -> int:
     """Print a script with which a shell completes commands and runs.
 
-    The last line of each block goes into the start-up file of the shell.
+    Put the line of your shell into its start-up file.
 
     \b
     eval "$(powerccl completion bash)"            # ~/.bashrc

@@ -62,7 +62,7 @@ def command(
     runs_dir: Path,
     json_file: str,
 ) -> int:
-    """Predict what clock policies would have saved in a recorded run.
+    """Predict what clock policies would have saved in a run.
 
     It predicts the slowdown of each policy too. RUN is a run folder of `powerccl run --policy observe`. Without RUN,
     whatif takes the last run in --runs-dir. It changes no clock: it simulates the job on a model of its machine. What

@@ -42,7 +42,7 @@ def command(
     keep_s: float,
     runs_dir: Path | None,
 ) -> int:
-    """Export metrics of this node's jobs and powerccld to Prometheus.
+    """Export metrics of jobs and of powerccld to Prometheus.
 
     Export finds your running jobs by their processes (as root: all users' jobs), and asks the node's powerccld for its
     leases. With RUN, it exports these run folders instead. It reads the files of a run at each scrape, and runs until

@@ -6,6 +6,7 @@ from __future__ import annotations
 import csv
 import io
 from collections.abc import Sequence
+from datetime import datetime
 
 import msgspec
 from rich.text import Text
@@ -38,7 +39,7 @@ def print_runs(console: Console, rows: Sequence[RunRow], of: int, where: str) ->
         left = head in ("name", "when", "folder")
         table.add_column(head, justify="left" if left else "right", no_wrap=not left)
     for row in rows:
-        cells = _cells(row, bool(common))
+        cells = _cells(row, bool(common), "GPUs" in hidden)
         table.add_row(*(cells[head] for head in heads))
     table.add_hidden(hidden)
     console.print(table)
@@ -51,18 +52,23 @@ def print_runs(console: Console, rows: Sequence[RunRow], of: int, where: str) ->
         console.print(Text(f"… {of - len(rows):,} more: --last {of}", style=QUIET))
 
 
-def when(row: RunRow) -> str:
-    """Date and time of the start, as the job's host had them."""
-    return row.started_at[:16].replace("T", " ") or NOT_KNOWN
+def when(row: RunRow, narrow: bool = False) -> str:
+    """Date and time of the start, as the job's host had them; `narrow`: as `ls -l`, without the year or the time."""
+    day, _, time = row.started_at[:16].partition("T")
+    if not day:
+        return NOT_KNOWN
+    if not narrow:
+        return f"{day} {time}"
+    return f"{day[5:]} {time}" if day[:4] == f"{datetime.now():%Y}" else day
 
 
-def _cells(row: RunRow, same_model: bool) -> dict[str, str | Text]:
+def _cells(row: RunRow, same_model: bool, narrow: bool) -> dict[str, str | Text]:
     """What the table shows of a run, by head. `same_model`: the heading says already what all runs were emulated on."""
     label = "" if same_model else model_label(row.emulated)
     energy = row.joules_at_least if row.joules is None else row.joules
     return {
         "name": Text.assemble(clean.field(row.name), (f"  {label}", "magenta") if label else ""),
-        "when": when(row),
+        "when": when(row, narrow),
         "time": seconds(row.wall_s),
         "GPUs": NOT_KNOWN if row.gpus is None else str(row.gpus),
         "kJ": _least(row.joules is None, number(None if energy is None else energy / 1e3)),
