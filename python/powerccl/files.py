@@ -216,6 +216,34 @@ def decode_json(data: bytes, kind: type[T]) -> T:
         raise msgspec.DecodeError(str(error)) from error
 
 
+def expanded(text: str) -> Path:
+    """A path whose `~` is the user's home; as it is where the user has none."""
+    try:
+        return Path(text).expanduser()
+    except RuntimeError:
+        return Path(text)
+
+
+def user_folder(variable: str, below_home: str) -> Path | None:
+    """The folder that an XDG variable names, else this one in the home of the environment or of the user's account.
+
+    None: there is neither. Containers run programs as numbers without an account. A relative path would depend on
+    where a command is typed.
+    """
+    named = Path(os.environ.get(variable, ""))
+    if named.is_absolute():
+        return named
+    home = Path(os.environ.get("HOME", ""))
+    if not home.is_absolute():
+        import pwd
+
+        try:
+            home = Path(pwd.getpwuid(os.getuid()).pw_dir)
+        except KeyError:
+            return None
+    return home / below_home if home.is_absolute() else None
+
+
 def list_files(folder: Path, prefix: str, suffix: str) -> tuple[list[Path], int]:
     """Files of a folder by name, and how many more than MOST_FILES there are, which are left out.
 

@@ -16,7 +16,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 
 from powerccl.errors import PowercclError
-from powerccl.home import expanded
+from powerccl.files import expanded
 
 HOUR_S = 3600.0
 NONE = "none"  # in the place of a price or of a carbon intensity: as if the user's file had none

@@ -123,4 +123,4 @@ def test_what_beside_excludes_is_said(powerccl: Powerccl) -> None:
     assert "--beside RUN says all of what is tuned" in done.err
     done = powerccl("tune", "--beside", "runs/none", "--emulate", "h200x4")
     assert done.code == 1
-    assert "no run folder runs/none" in done.err
+    assert "no run runs/none" in done.err

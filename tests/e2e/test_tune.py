@@ -165,7 +165,7 @@ def test_wrong_words_are_refused(powerccl: Powerccl) -> None:
         (("all_reduse",), "unknown pattern"),
         (("--objective", "speed"), "unknown objective"),
         (("--time", "soon"), "not understood"),
-        (("--from", "nowhere"), "no run folder"),
+        (("--from", "nowhere"), "no run nowhere"),
         (("--fix", "NCCL_X"), "not of the form NAME=VALUE"),
         (("--fix", "NCCL_FOO=1"), "--fix NCCL_FOO: this NCCL reads no such variable"),
         (("--parameter", "NCCL_FOO=1,2"), "--parameter NCCL_FOO: this NCCL reads no such variable"),

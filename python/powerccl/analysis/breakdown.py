@@ -12,6 +12,7 @@ import polars as pl
 from powerccl.analysis import intervals as iv
 from powerccl.analysis.energy import EnergyCurve
 from powerccl.analysis.exposure import NONE, Exposure
+from powerccl.analysis.iteration_energy import joules_between
 from powerccl.analysis.iterations import Cut
 from powerccl.analysis.kineto import Profiled
 from powerccl.analysis.report_findings import IterationParts, Iterations, Parts, RankParts
@@ -150,12 +151,3 @@ def _iterations(
             )
         )
     return inside
-
-
-def joules_between(stretches: iv.Intervals, curves: list[EnergyCurve]) -> Floats:
-    """Energy of each iteration over all curves; NaN where one of them does not tell."""
-    total = np.zeros(len(stretches)) if curves else np.full(len(stretches), np.nan)
-    for curve in curves:
-        total += curve.at(stretches[:, 1]) - curve.at(stretches[:, 0])
-        total[~curve.covers(stretches)] = np.nan
-    return total

@@ -310,6 +310,10 @@ class RunSummary(msgspec.Struct, kw_only=True):
     wall_s: float | None = None
     finished: bool = False
     recording_pct: float | None = None  # of the ranks' time, what PowerCCL's own code took of their threads
+    iteration_s: float | None = (
+        None  # median; None: no iteration was found, or jobs beside each other have none in common
+    )
+    joules_per_iteration: float | None = None  # mean, all GPUs of the job
     energy: Energy
     communication: Communication
     shares: Shares = msgspec.field(default_factory=Shares)

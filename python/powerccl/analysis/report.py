@@ -23,6 +23,7 @@ from powerccl.analysis.cost import Cost
 from powerccl.analysis.energy import EnergyCurve, energy_curves
 from powerccl.analysis.exposure import ESTIMATED, NONE, Exposure, exposure
 from powerccl.analysis.findings import RunSummary, Shares
+from powerccl.analysis.iteration_energy import add_iteration
 from powerccl.analysis.kineto import Profiled, read_kineto
 from powerccl.analysis.link import alone_watts, link_rows
 from powerccl.analysis.report_findings import (
@@ -131,6 +132,7 @@ def report(
     add_costs(matched, kernels, breakdown.sets)
     summary.shares = of_job(breakdown.ranks, work, summary.communication)
     add_startup(summary.shares, run, work, curves)
+    add_iteration(summary, run, work, curves)
     findings = ReportFindings(
         window_s=_seconds(run),
         summary=summary,

@@ -28,6 +28,7 @@ from powerccl.analysis.energy import (
 )
 from powerccl.analysis.findings import Communication, Energy, Gpu, PatternRow, RunSummary, Shares
 from powerccl.analysis.helper_ends import helper_notes, why_unsampled
+from powerccl.analysis.iteration_energy import add_iteration
 from powerccl.analysis.mpi import each_alone, summarise_mpi
 from powerccl.analysis.policy import policy_outcome
 from powerccl.analysis.report_findings import Parts, Reference
@@ -147,14 +148,17 @@ def summarise(
             f"{plural(summary.communication.untimed_captured_calls, 'call')} in CUDA graphs not timed:"
             " POWERCCL_KERNEL_EVENTS=all times them, and can slow the graphs"
         )
-    summary.shares = shares if shares is not None else _shares(run, built, summary.communication, curves)
+    if shares is None:
+        _add_shares(summary, run, built, curves)
+    else:
+        summary.shares = shares
     if summary.unrecorded:
         summary.shares.reason = "nothing was recorded"
     summary.notes += possible.check(summary)
     return summary
 
 
-def _shares(run: RunData, built: RunTables, counted: Communication, curves: dict[str, EnergyCurve]) -> Shares:
+def _add_shares(summary: RunSummary, run: RunData, built: RunTables, curves: dict[str, EnergyCurve]) -> None:
     kernels = built.kernels
     work = working(run, built.calls, kernels, built.window)
     rows: list[Parts] = []
@@ -168,9 +172,9 @@ def _shares(run: RunData, built: RunTables, counted: Communication, curves: dict
         busy = iv.clip(iv.union(rank_kernels["start_ns"].to_numpy(), rank_kernels["stop_ns"].to_numpy()), *span)
         exposed = built.marks.exposed.get(trace.gpu) if built.marks else None
         rows.append(whole(Sets(busy, None, exposed, None, span)))
-    shares = of_job(rows, work, counted)
-    add_startup(shares, run, work, curves)
-    return shares
+    summary.shares = of_job(rows, work, summary.communication)
+    add_startup(summary.shares, run, work, curves)
+    add_iteration(summary, run, work, curves)
 
 
 def _recording_pct(run: RunData) -> float | None:

@@ -16,8 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from powerccl.errors import PowercclError, nearest, one_line
-from powerccl.files import read_bytes
-from powerccl.home import configuration_home, expanded
+from powerccl.files import expanded, read_bytes, user_folder
 
 MOST_BYTES = 1 << 20  # a few lines; a file a thousand times as long is another one
 # There is no such file, or this user may not look: containers run programs as other users in root's home.
@@ -95,7 +94,7 @@ class Config:
 
 def config_file() -> Path | None:
     """Where the user's file is, or would be; None: this user has no home."""
-    home = configuration_home()
+    home = user_folder("XDG_CONFIG_HOME", ".config")
     return home / "powerccl" / "config.toml" if home else None
 
 

@@ -36,6 +36,7 @@ VERBS = {
     "profile": "powerccl.commands.profile",
     "prove": "powerccl.prove.command",
     "whatif": "powerccl.commands.whatif",
+    "runs": "powerccl.runs.command",
     "report": "powerccl.commands.report",
     "compare": "powerccl.compare.command",
     "tune": "powerccl.tune.command",
@@ -46,6 +47,7 @@ VERBS = {
     "config": "powerccl.commands.config",
     "doctor": "powerccl.doctor.command",
     "bench": "powerccl.commands.bench",
+    "completion": "powerccl.commands.completion",
 }
 
 
@@ -234,6 +236,7 @@ def cli() -> None:
     powerccl run -- torchrun train.py    record energy and time of a job
     powerccl run -- mpiexec -n 4 ./app   the same for MPI; waiting ranks sleep
     powerccl whatif RUN                  predict what clock policies would save
+    powerccl runs                        list the recorded runs
     powerccl report RUN --html FILE      show where time and energy went
     powerccl compare A B                 compare runs or sweeps
     powerccl top                         watch the jobs on this node

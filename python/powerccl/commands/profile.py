@@ -70,7 +70,7 @@ def command(
     products: str,
     table: Path | None,
 ) -> int:
-    """Measure bandwidth and power by pattern, message size and clock.
+    """Measure bandwidth and power by pattern, size and clock.
 
     Profile writes a platform profile, from which the clock policy per-call takes its clocks, and an HTML
     page with the curves. It prints minimum clocks and overhead points beside PCCL's. Measure a machine once. Stop with

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from powerccl.commandline.runs import find_run, runs_dir_option
+from powerccl.commandline.runs import complete_run, find_run, runs_dir_option
 from powerccl.commandline.tariffs import asked_tariff, tariff_options
 from powerccl.errors import PowercclError
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 @click.command("report")
-@click.argument("name", metavar="[RUN]", default="")
+@click.argument("name", metavar="[RUN]", default="", shell_complete=complete_run)
 @click.option(
     "--html",
     "html_file",

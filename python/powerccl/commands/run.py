@@ -15,7 +15,7 @@ import click
 from powerccl.commandline.extras import extra_of, not_installed
 from powerccl.commandline.options import overhead_option
 from powerccl.commandline.output import fail, flush_output, say, write_out
-from powerccl.commandline.runs import given_runs_dir_option
+from powerccl.commandline.runs import complete_file, given_runs_dir_option
 from powerccl.errors import JobBegunError, PowercclError, choose, one_line
 from powerccl.launch.child import Child, ChildNotStartedError, InterruptionError, interruptible
 from powerccl.launch.environment import DEFAULT_SLOWDOWN_PCT, SLOWDOWN_RANGE_PCT
@@ -103,7 +103,9 @@ if TYPE_CHECKING:
     is_flag=True,
     help="Print no summary, and analyse nothing: `powerccl report` makes summary.json then.",
 )
-@click.argument("arguments", nargs=-1, type=click.UNPROCESSED, metavar="-- COMMAND [ARGS]...")
+@click.argument(
+    "arguments", nargs=-1, type=click.UNPROCESSED, metavar="-- COMMAND [ARGS]...", shell_complete=complete_file
+)
 def command(
     policy: str,
     platform: str,

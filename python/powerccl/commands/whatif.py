@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from powerccl.commandline.options import overhead_option
-from powerccl.commandline.runs import find_run, runs_dir_option
+from powerccl.commandline.runs import complete_run, find_run, runs_dir_option
 from powerccl.commandline.tariffs import asked_tariff, tariff_options
 from powerccl.errors import PowercclError
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 @click.command("whatif")
-@click.argument("name", metavar="[RUN]", default="")
+@click.argument("name", metavar="[RUN]", default="", shell_complete=complete_run)
 @click.option(
     "--platform", default="", metavar="NAME|FILE", help="Platform profile, or none.  [default: the run's own]"
 )
@@ -69,7 +69,7 @@ def command(
     runs_dir: Path,
     json_file: str,
 ) -> int:
-    """Predict what clock policies would have saved in a recorded run.
+    """Predict what clock policies would have saved in a run.
 
     It predicts the slowdown of each policy too. RUN is a run folder of `powerccl run --policy observe`. Without RUN,
     whatif takes the last run in --runs-dir. It changes no clock: it simulates the job on a model of its machine. What

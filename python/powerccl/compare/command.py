@@ -10,13 +10,13 @@ import click
 
 from powerccl import clean
 from powerccl.commandline.output import write_out
-from powerccl.commandline.runs import last_runs, runs_dir_option
+from powerccl.commandline.runs import complete_run, find_run, last_runs, runs_dir_option
 from powerccl.commandline.tariffs import asked_tariff, tariff_options
 from powerccl.errors import PowercclError
 
 
 @click.command("compare")
-@click.argument("sides", nargs=-1, metavar="A B [C]...")
+@click.argument("sides", nargs=-1, metavar="A B [C]...", shell_complete=complete_run)
 @runs_dir_option
 @click.option(
     "--energy",
@@ -55,12 +55,13 @@ def command(
     """Compare runs or sweeps side by side.
 
     Use it for two networks, two policies or two NCCL settings. The first side is the baseline. A side is a run
-    folder of `powerccl run`, or a file of `powerccl bench --json FILE` (also with --mpi). A1,A2,A3 are repetitions
-    of one side. With repetitions, compare separates a difference from run-to-run variation. NAME=A names a side.
+    folder of `powerccl run`, or a file of `powerccl bench --json FILE` (also with --mpi). Runs of one name are
+    repetitions of one side. Write A1,A2,A3 for other repetitions, and NAME=A to name a side. With repetitions,
+    compare separates a difference from run-to-run variation.
 
     \b
+    powerccl compare runs/*-spin runs/*-sleep
     powerccl compare roce=sweep-100g.json tcp=sweep-10g.json --html networks.html
-    powerccl compare runs/*-observe-1 runs/*-exposed-1
     powerccl compare off=runs/o1,runs/o2,runs/o3 on=runs/p1,runs/p2,runs/p3
     powerccl compare --fail-above 2% main=m1,m2,m3 pr=p1,p2,p3
     """  # noqa: D301 - click's mark for text that is not to be wrapped
@@ -85,12 +86,7 @@ def command(
     from powerccl.console import Console
 
     def find(name: str) -> Path:
-        path = next((path for path in (Path(name), runs_dir / name) if path.exists()), None)
-        if path is None:
-            raise PowercclError(
-                f"no run and no file {name}", f"name a folder, such as those in {runs_dir}/, or a file of --json"
-            )
-        return path
+        return find_run(name, runs_dir, quiet=True, files=True)
 
     limit_pct = parse_limit(fail_above) if fail_above else None
     tariff = asked_tariff(price, carbon, pue)

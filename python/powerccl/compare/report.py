@@ -13,8 +13,8 @@ from rich.text import Text
 
 from powerccl import clean
 from powerccl.compare.gate import FAILED, PASSED, UNDECIDED
-from powerccl.compare.member import BANDWIDTH, ENERGY, MPI_SWEEP, POWER, RUN, SWEEP, TIME
-from powerccl.compare.side_by_side import Row, SideBySide
+from powerccl.compare.member import BANDWIDTH, ENERGY, POWER, RUN, TIME
+from powerccl.compare.side_by_side import MANY_SIDES, Row, SideBySide
 from powerccl.compare.significance import HIGHER, LOWER, SAME, Cell, Change
 from powerccl.console import Console
 from powerccl.quantities import NOT_KNOWN, byte_size, change, change_between, factor, number, plural, quantity
@@ -25,6 +25,13 @@ GOOD, BAD, QUIET = "green", "red", "dim"
 GATE = {PASSED: f"bold {GOOD}", FAILED: f"bold {BAD}", UNDECIDED: "bold"}
 WIDE = 110
 LABEL_WIDTH, SIDE_WIDTH = 30, 30  # of what fits beside each other
+# Of many sides: the figures that are shown, if they are known, the first ones.
+DECIDING = (
+    *("iteration, median", "energy of an iteration", "step", "energy of a step, all GPUs", "wall time", "energy"),
+    *("CPU time of the ranks", "time", "wait"),
+)
+MOST_DECIDING = 3  # as many as fit into 80 columns with their changes
+MOST_LINES = 10  # of caveats, and of settings that differ; --json has all
 MANY_TIMES = 2.0  # from here on a change reads better as a factor
 RATES = (BANDWIDTH, "bandwidth")
 
@@ -77,7 +84,12 @@ def change_style(row: Row, delta: Change) -> str:
 
 
 def grids(comparison: SideBySide, brief: bool = False) -> list[Grid]:
-    """The comparison as tables: the form of published ones first, then of each pattern its sizes."""
+    """The comparison as tables: the form of published ones first, then of each pattern its sizes.
+
+    Of many sides, one table with a line a side and the figures that decide.
+    """
+    if len(comparison.sides) > MANY_SIDES:
+        return [_by_side(comparison)]
     tables = []
     if comparison.headline:
         tables.append(_listed("", [side.name for side in comparison.sides], comparison.headline, brief, _label))
@@ -92,8 +104,29 @@ def grids(comparison: SideBySide, brief: bool = False) -> list[Grid]:
     return tables
 
 
+def deciding(comparison: SideBySide) -> list[Row]:
+    """The figures that many sides are compared by, the most telling first."""
+    rows = [row for row in comparison.rows if not row.pattern]
+    chosen = [row for what in DECIDING for row in rows if row.what == what]
+    return (chosen or comparison.headline or comparison.rows)[:MOST_DECIDING]
+
+
+def _by_side(comparison: SideBySide) -> Grid:
+    """A line a side: each figure, and its change against the baseline, which is the first line."""
+    rows = deciding(comparison)
+    grid = Grid("", ["", *(column for row in rows for column in (_label(row), "change"))])
+    for index, side in enumerate(comparison.sides):
+        line = [(side.name, "")]
+        for row in rows:
+            judged = row.changes[index - 1] if index else None
+            line.append((quantity(row.cells[index].value, row.unit), ""))
+            line.append((change_text(judged, True), change_style(row, judged)) if judged else ("", ""))
+        grid.rows.append(line)
+    return grid
+
+
 def _label(row: Row) -> str:
-    name = f"{row.pattern.replace('_', '-')} {row.what}"
+    name = f"{row.pattern.replace('_', '-')} {row.what}".strip()
     if row.size_bytes is not None:
         name += f", {byte_size(row.size_bytes)}"
     return f"{name} ({row.variant})" if row.variant else name
@@ -166,10 +199,12 @@ def print_compare(console: Console, comparison: SideBySide) -> None:
     brief = console.width < WIDE or len(comparison.sides) > 2
     console.print()
     console.print(heading(against(comparison), comparison.modelled))
-    for text in [*what_sides_are(comparison), *comparison.differs]:
-        console.print(Text(text, style=QUIET), overflow="fold")
     sides = len(comparison.sides)
-    apart = sides > 2 and console.width < LABEL_WIDTH + SIDE_WIDTH * sides
+    many = sides > MANY_SIDES
+    of_sides = [_in_all(comparison)] if many else what_sides_are(comparison)
+    for text in [*of_sides, *_cut(comparison.differs)]:
+        console.print(Text(text, style=QUIET), overflow="fold")
+    apart = 2 < sides <= MANY_SIDES and console.width < LABEL_WIDTH + SIDE_WIDTH * sides
     for part in [pair(comparison, index) for index in range(1, sides)] if apart else [comparison]:
         if apart:
             console.print()
@@ -178,10 +213,17 @@ def print_compare(console: Console, comparison: SideBySide) -> None:
     console.print()
     if comparison.gate:
         console.print(Text(comparison.gate.sentence, style=GATE[comparison.gate.outcome]))
-    for text in comparison.caveats:
+    if many and (more := len(comparison.rows) - len(deciding(comparison))) > 0:
+        console.print(Text(f"… {plural(more, 'more figure')} of each side in --json and --csv", style=QUIET))
+    for text in _cut(comparison.caveats):
         console.print(warning(text))
     for text in [*comparison.notes, *(["≈: not significant"] if brief else [])]:
         console.print(Text(text, style=QUIET))
+
+
+def _cut(texts: Sequence[str]) -> list[str]:
+    more = len(texts) - MOST_LINES
+    return [*texts[:MOST_LINES], *([f"{more} more in --json"] if more > 0 else [])]
 
 
 def _print_grids(console: Console, tables: Sequence[Grid]) -> None:
@@ -209,14 +251,23 @@ def pair(comparison: SideBySide, index: int) -> SideBySide:
 
 def against(comparison: SideBySide) -> str:
     """What is compared with what."""
+    if len(comparison.sides) > MANY_SIDES:
+        return f"{len(comparison.sides) - 1} sides against {comparison.sides[0].name}"
     return f"{' · '.join(side.name for side in comparison.sides[1:])} against {comparison.sides[0].name}"
 
 
 def what_sides_are(comparison: SideBySide) -> list[str]:
     """Each side's name, of how many runs or sweeps it is, and whether of an emulated server."""
-    word = {SWEEP: "sweep", MPI_SWEEP: "MPI sweep", RUN: "run"}.get(comparison.kind, comparison.kind)
-    counts = [plural(len(side.members), word) + (", emulated" if side.emulated else "") for side in comparison.sides]
+    counts = [
+        plural(len(side.members), comparison.kind) + (", emulated" if side.emulated else "")
+        for side in comparison.sides
+    ]
     return [f"{side.name}: {count}" for side, count in zip(comparison.sides, counts, strict=True)]
+
+
+def _in_all(comparison: SideBySide) -> str:
+    members = sum(len(side.members) for side in comparison.sides)
+    return f"{len(comparison.sides)} sides, {plural(members, comparison.kind)}"
 
 
 def markdown(comparison: SideBySide) -> str:

@@ -11,10 +11,10 @@ import numpy as np
 import polars as pl
 from msgspec.structs import replace
 
-from powerccl.analysis.breakdown import joules_between
 from powerccl.analysis.cost import ITERATIONS, MANY_ITERATIONS, cost_of, counted_cpu, kwh_of
 from powerccl.analysis.energy import energy_curves
 from powerccl.analysis.findings import PatternRow, RunSummary
+from powerccl.analysis.iteration_energy import joules_between
 from powerccl.analysis.report_findings import Reference
 from powerccl.analysis.run_tables import RunTables, run_tables
 from powerccl.analysis.shares import working

@@ -38,12 +38,14 @@ from powerccl.compare.significance import HIGHER, LOWER, SAME, UNKNOWN, Cell, Ch
 from powerccl.compare.sources import read_member
 from powerccl.errors import PowercclError
 from powerccl.patterns import KIB
-from powerccl.quantities import byte_size, plural, quantity_change
+from powerccl.quantities import MOST_NAMED, byte_size, plural, quantity_change, said_once
 from powerccl.tariff import Tariff
+from powerccl.traces.folder import RunData, read_info
 from powerccl.traces.run_info import model_label
 
 SMALL_BYTES = 4 * KIB  # up to here a message's time is latency
 MANY_ROWS = 20
+MANY_SIDES = 6  # more have no place beside each other, and are shown one below the other
 SAME_WORK = 0.01  # a job that ends by a time limit makes a call more or less; one run's time is less exact than this
 MOST_KINDS = 3  # of calls that are named
 # Facts that make sides hard to compare, and what to say of them; others are listed as differences.
@@ -131,6 +133,8 @@ def compare_sides(
 ) -> SideBySide:
     """Read and compare. Each argument is `[NAME=]MEMBER[,MEMBER...]`; `find` makes a path of a member.
 
+    Without NAME= and commas, runs of one name are one side, unless all have one name.
+
     `energy`: estimate the energy of operations by regression, with what `reference_of` says of a run's platform.
     `tariff`: what the energy of runs costs and emits.
     `limit_pct`: of the energy gate between two sides; None: there is no gate.
@@ -175,7 +179,7 @@ def compare_sides(
 
 
 def _read(arguments: Sequence[str], find: Callable[[str], Path], read: Callable[[Path], Member]) -> list[_Side]:
-    sides = []
+    asked, explicit = [], False
     for argument in arguments:
         name, rest = "", argument
         head, mark, tail = argument.partition("=")
@@ -185,12 +189,29 @@ def _read(arguments: Sequence[str], find: Callable[[str], Path], read: Callable[
         paths = [find(part) for part in parts]
         if not paths:
             raise PowercclError(f"'{argument}' names nothing", "a side is [NAME=]RUN[,RUN...]")
-        sides.append(_side(name or _short(paths), paths, read))
+        explicit |= bool(name) or len(paths) > 1
+        asked.append((name or _short(paths), paths))
+    if not explicit:
+        asked = _by_name([path for _, (path,) in asked]) or asked
+    sides = [_side(name, paths, read) for name, paths in asked]
     names = [side.name for side in sides]
     for index, side in enumerate(sides):
         if names.count(side.name) > 1:
             side.name = f"{chr(ord('A') + index % 26)}: {side.name}"
     return sides
+
+
+def _by_name(paths: Sequence[Path]) -> list[tuple[str, list[Path]]]:
+    """Runs of one name as repetitions of one side; empty where they are not all runs, or have all one name."""
+    sides: dict[str, list[Path]] = {}
+    for path in {path.resolve(): path for path in paths}.values():  # a run that is named twice is no repetition
+        run = RunData(path)
+        if path.is_dir():
+            read_info(run)
+        if run.info is None or not run.info.name:
+            return []
+        sides.setdefault(run.info.name, []).append(path)
+    return list(sides.items()) if len(sides) > 1 else []
 
 
 def _side(name: str, paths: Sequence[Path], read: Callable[[Path], Member]) -> _Side:
@@ -310,18 +331,18 @@ def _differences(sides: Sequence[_Side]) -> tuple[list[str], list[str]]:
     caveats, differs = [], []
     emulated = [sorted({_platform(member.emulated) for member in side.members}) for side in sides]
     if len({*(text for each in emulated for text in each)}) > 1:
-        listed = ", ".join(f"{side.name}: {' and '.join(each)}" for side, each in zip(sides, emulated, strict=True))
+        listed = _listed(sides, [" and ".join(each) for each in emulated])
         caveats.append(f"the sides mix emulated and real runs, or different emulated or simulated platforms: {listed}")
     names = dict.fromkeys(name for side in sides for member in side.members for name in member.facts)
     for name in names:
         values = [[member.facts.get(name, "") for member in side.members] for side in sides]
         for side, each in zip(sides, values, strict=True):
             if len(set(each)) > 1 and name not in _QUIET and name != "command":
-                caveats.append(f"{side.name}: {name} is not the same in all of its members ({', '.join(each)})")
+                caveats.append(f"{side.name}: {name} is not the same in all of its members ({named(each)})")
         firsts = [each[0] for each in values]
         if len(set(firsts)) < 2:
             continue
-        listed = ", ".join(f"{text or 'not listed'} ({side.name})" for side, text in zip(sides, firsts, strict=True))
+        listed = _listed(sides, firsts)
         if name == "command":
             caveats += _commands(sides, firsts)
         elif name in _GRAVE:
@@ -329,6 +350,23 @@ def _differences(sides: Sequence[_Side]) -> tuple[list[str], list[str]]:
         else:
             differs.append(f"{name}: {listed}")
     return caveats, differs
+
+
+def _listed(sides: Sequence[_Side], values: Sequence[str]) -> str:
+    """What each side has: `1 (A), 2 (B)`; of many sides those that have one value together."""
+    if len(sides) <= MANY_SIDES:
+        return ", ".join(f"{text or 'not listed'} ({side.name})" for side, text in zip(sides, values, strict=True))
+    having: dict[str, list[str]] = {}
+    for side, text in zip(sides, values, strict=True):
+        having.setdefault(text or "not listed", []).append(side.name)
+    return named([f"{text} ({named(names)})" for text, names in having.items()])
+
+
+def named(texts: Sequence[str], separator: str = ", ") -> str:
+    """The first few different ones, and how many more there are."""
+    different = list(dict.fromkeys(texts))
+    more = len(different) - MOST_NAMED
+    return separator.join(different[:MOST_NAMED]) + (f" and {more:,} more" if more > 0 else "")
 
 
 def _platform(emulated: str) -> str:
@@ -342,12 +380,14 @@ def _commands(sides: Sequence[_Side], commands: Sequence[str]) -> list[str]:
     if len({len(each) for each in words}) == 1:
         at = [index for index, column in enumerate(zip(*words, strict=True)) if len(set(column)) > 1]
         if 0 < len(at) <= 2:
-            listed = "; ".join(
-                f"{side.name}: {shlex.join([each[index] for index in at])}"
-                for side, each in zip(sides, words, strict=True)
-            )
+            listed = _of_sides(sides, [shlex.join([each[index] for index in at]) for each in words])
             return [f"the commands differ in one word: {listed}" if len(at) == 1 else f"the commands differ: {listed}"]
-    return ["the commands differ: " + "; ".join(f"{s.name}: {c}" for s, c in zip(sides, commands, strict=True))]
+    return ["the commands differ: " + _of_sides(sides, commands)]
+
+
+def _of_sides(sides: Sequence[_Side], texts: Sequence[str]) -> str:
+    listed = [f"{side.name}: {text}" for side, text in zip(sides, texts, strict=True)]
+    return "; ".join(listed) if len(sides) <= MANY_SIDES else named(listed, "; ")
 
 
 def _work(sides: Sequence[_Side]) -> list[str]:
@@ -357,7 +397,7 @@ def _work(sides: Sequence[_Side]) -> list[str]:
     for name in dict.fromkeys(name for each in counts for name in each):
         values = [each.get(name, 0.0) for each in counts]
         if max(values) > min(values) * (1 + SAME_WORK):
-            listed = ", ".join(f"{value:,.0f} ({side.name})" for side, value in zip(sides, values, strict=True))
+            listed = _listed(sides, [f"{value:,.0f}" for value in values])
             differing.append(f"{name}: {listed}")
     if not differing:
         return []
@@ -382,9 +422,9 @@ def _warnings(sides: Sequence[_Side]) -> list[str]:
             for text in member.warnings:
                 listed.setdefault(text, []).append(member.path.name)
         for text, who in listed.items():
-            part = f" ({', '.join(who)})" if several and len(who) < len(side.members) else ""
+            part = f" ({named(who)})" if several and len(who) < len(side.members) else ""
             warnings.append(f"{side.name}{part}: {text}")
-    return warnings
+    return said_once(warnings) if len(sides) > MANY_SIDES else warnings
 
 
 def _alone(sides: Sequence[_Side], kind: str) -> list[str]:
@@ -401,7 +441,7 @@ def _alone(sides: Sequence[_Side], kind: str) -> list[str]:
             of = "points" if kind != RUN else "kinds of communication"
             first = f"{pattern.replace('_', '-')} {byte_size(size)}"
             left_out.append(f"{side.name}: {len(only)} {of} that not all sides have are left out ({first}, ...)")
-    return left_out
+    return said_once(left_out) if len(sides) > MANY_SIDES else left_out
 
 
 def _costs(sides: Sequence[_Side], rows: Sequence[Row]) -> list[str]:

@@ -10,13 +10,13 @@ import click
 
 from powerccl.commandline.options import more_runs_option, seconds_option
 from powerccl.commandline.output import say, write_out
-from powerccl.commandline.runs import find_run
+from powerccl.commandline.runs import complete_run, find_run
 from powerccl.errors import PowercclError
 from powerccl.live.exporter import PORT, parse_listen
 
 
 @click.command("export")
-@click.argument("names", nargs=-1, metavar="[RUN]...")
+@click.argument("names", nargs=-1, metavar="[RUN]...", shell_complete=complete_run)
 @click.option(
     "--listen",
     default="",
@@ -42,7 +42,7 @@ def command(
     keep_s: float,
     runs_dir: Path | None,
 ) -> int:
-    """Export metrics of this node's jobs and of powerccld to Prometheus.
+    """Export metrics of jobs and of powerccld to Prometheus.
 
     Export finds your running jobs by their processes (as root: all users' jobs), and asks the node's powerccld for its
     leases. With RUN, it exports these run folders instead. It reads the files of a run at each scrape, and runs until

@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING
 import click
 
 from powerccl.commandline.options import more_runs_option, seconds_option
-from powerccl.commandline.runs import find_run
+from powerccl.commandline.runs import complete_run, find_run
 
 if TYPE_CHECKING:
     from powerccl.live.node import LiveNode
 
 
 @click.command("top")
-@click.argument("names", nargs=-1, metavar="[RUN]...")
+@click.argument("names", nargs=-1, metavar="[RUN]...", shell_complete=complete_run)
 @click.option("--once", is_flag=True, help="Print once and exit. Also the default if stdout is no terminal.")
 @click.option("--json", "as_json", is_flag=True, help="Print one line of JSON per interval; with --once, one object.")
 @seconds_option("interval", 0.25, 60, 1.0, "Time between two updates.")

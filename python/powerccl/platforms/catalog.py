@@ -13,8 +13,7 @@ from typing import Generic, TypeVar
 import msgspec
 
 from powerccl.errors import PowercclError, nearest
-from powerccl.files import decode_json, read_bytes
-from powerccl.home import configuration_home
+from powerccl.files import decode_json, read_bytes, user_folder
 
 BUILTIN = Path(__file__).parent / "builtin"
 
@@ -47,7 +46,7 @@ class Catalog(Generic[T]):
     @property
     def folder(self) -> Path | None:
         """Where the user's own are; None: this user has no home."""
-        base = configuration_home()
+        base = user_folder("XDG_CONFIG_HOME", ".config")
         return base / "powerccl" / self.subfolder if base else None
 
     def place(self, name: str, otherwise: Path) -> Path:

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     help="File to write, in JSON (-: stdout).  [default: proof-GPUxCOUNT.json]",
 )
 def command(emulate: str, set_clocks: bool, dry: bool, only_plan: bool, quick: bool, out: Path | None) -> int:
-    """Prove in ten minutes what clock control is worth on this machine.
+    """Prove in ten minutes what clock control is worth here.
 
     Prove measures what a clock call costs and stalls, and how soon a clock changes. It measures power and time of four
     loads by clock, and what the policy auto saves of a training step. It writes one file without names of hosts or

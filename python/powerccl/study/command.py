@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from powerccl.commandline.output import say
+from powerccl.commandline.runs import complete_file
 from powerccl.errors import PowercclError
 
 if TYPE_CHECKING:
@@ -73,7 +74,9 @@ def command() -> None:
 @click.option(
     "--html", "html_file", default="", metavar="FILE", help="Write an HTML page with charts and tables to FILE."
 )
-@click.argument("arguments", nargs=-1, type=click.UNPROCESSED, metavar="-- COMMAND [ARGS]...")
+@click.argument(
+    "arguments", nargs=-1, type=click.UNPROCESSED, metavar="-- COMMAND [ARGS]...", shell_complete=complete_file
+)
 def scaling(
     gpus: str,
     links: str,

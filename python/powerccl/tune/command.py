@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import click
 
 from powerccl.commandline.output import say
+from powerccl.commandline.runs import complete_run, find_run, runs_dir_option
 from powerccl.errors import PowercclError
 from powerccl.files import write_whole
 from powerccl.quantities import change
@@ -29,14 +30,24 @@ DEFAULT_TIME = "10m"
 
 @click.command("tune")
 @click.argument("patterns", nargs=-1, metavar="[PATTERN]...")
-@click.option("--from", "source", default="", metavar="RUN", help="Tune for the collectives of this recorded run.")
+@click.option(
+    "--from",
+    "source",
+    default="",
+    metavar="RUN",
+    shell_complete=complete_run,
+    help="Tune for the collectives of this recorded run.",
+)
 @click.option(
     "--beside",
-    type=click.Path(path_type=Path),
+    "beside_run",
+    default="",
     metavar="RUN",
+    shell_complete=complete_run,
     help="Tune the iteration of this recorded run as a whole: replay its computation and collectives, and search the "
     "ways of carrying them out.",
 )
+@runs_dir_option
 @click.option("--sizes", default="", metavar="LIST", help="Message sizes of PATTERNs.  [default: 16K,1M,8M,64M]")
 @click.option(
     "--objective",
@@ -111,8 +122,9 @@ DEFAULT_TIME = "10m"
 def command(
     patterns: tuple[str, ...],
     source: str,
-    beside: Path | None,
+    beside_run: str,
     sizes: str,
+    runs_dir: Path,
     objective: str,
     limit: str,
     trials: int | None,
@@ -157,14 +169,18 @@ def command(
     from powerccl.tune.search import Asked, Tuning
 
     profile = load_tuned(verify) if verify else None
-    if profile and profile.ways and not beside:
+    if profile and profile.ways and not beside_run:
         raise PowercclError(f"'{profile.name}' was tuned beside a recorded run", "name such a run with --beside")
-    if beside and (patterns or source or sizes or symmetric):
+    if beside_run and (patterns or source or sizes or symmetric):
         raise PowercclError(
             "--beside RUN says all of what is tuned", "leave PATTERN, --from, --sizes and --symmetric out"
         )
-    if products and not beside:
+    if products and not beside_run:
         raise PowercclError("--products is for --beside RUN", "leave it out")
+    if source and (patterns or sizes):
+        raise PowercclError("--from says what is tuned; PATTERNs and --sizes do, too", "give one or the other")
+    beside = find_run(beside_run, runs_dir) if beside_run else None
+    source = str(find_run(source, runs_dir)) if source else ""
     asked = Asked(
         workload=_what(profile, beside, patterns, source, sizes),
         objective=parse_objective(profile.objective if profile else objective or _objective(beside)),
@@ -295,8 +311,6 @@ def _objective(beside: Path | None) -> str:
 def _workload(patterns: tuple[str, ...], source: str, sizes: str) -> Workload:
     from powerccl.bench.workload import DEFAULT_SIZES, given, of_run
 
-    if source and (patterns or sizes):
-        raise PowercclError("--from says what is tuned; PATTERNs and --sizes do, too", "give one or the other")
     if source:
         return of_run(Path(source))
     return given(",".join(patterns) or "all_reduce", sizes or DEFAULT_SIZES)
