@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from powerccl.errors import PowercclError
+from powerccl.errors import PowercclError, nearest
 
 # Of the verbs that record runs or find them by name.
 runs_dir_option = click.option(
@@ -38,7 +38,9 @@ def find_run(name: str, runs_dir: Path, quiet: bool = False) -> Path:
         folder = next((path for path in (Path(name), runs_dir / name) if path.is_dir()), None)
         if folder is None:
             last = last_runs(runs_dir)
-            raise PowercclError(f"no run {name}", f"name a run folder, such as {last[0] if last else f'{runs_dir}/…'}")
+            meant = nearest(Path(name).name, [folder.name for folder in last])
+            such = last[0] if last else f"{runs_dir}/…"
+            raise PowercclError(f"no run {name}", f"{meant}name a run folder, such as {such}")
         return folder
     last = last_runs(runs_dir)
     if not last:

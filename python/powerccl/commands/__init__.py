@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """The command line: one file a verb; a verb's module is imported when it is used.
 
-Exit codes: 0 done; 1 something the user can mend (`error:` and `hint:` say how); 2 unexpected, a fault of ours. A verb
-of several runs shows the complete ones if some of them failed, names those, and ends with 1. `powerccl run` and
-`powerccl bench` end with the exit code of what they started. If signal n ended it, they end with 128 + n. If it could
-not be found or executed, they end with 127 or 126, like a shell.
+Exit codes: 0 done; 1 something the user can mend (`error:` and `hint:` say how); 2 a wrong command line; 70 a fault of
+ours. A verb of several runs shows the complete ones if some of them failed, names those, and ends with 1.
+`powerccl run` and `powerccl bench` end with the exit code of what they started. If signal n ended it, they end with
+128 + n. If it could not be found or executed, they end with 127 or 126, like a shell. If `powerccl run` cannot start
+the job for another reason than a wrong command line, it ends with 125. docs/reference/commands.md says why.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ import click
 from powerccl import __version__
 from powerccl.commandline.extras import extra_of, not_installed
 from powerccl.commandline.output import fail, flush_output, say
-from powerccl.errors import JobBegunError, PowercclError, one_line
+from powerccl.errors import FAULT, USAGE, JobBegunError, PowercclError, choose, one_line
 
 # Where each verb lives: features have their own; the others put several rooms together.
 VERBS = {
@@ -65,6 +66,18 @@ class Verbs(click.Group):
             gc.enable()
         return command
 
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """The verb that `args` begin with; of an unknown one, the nearest is suggested.
+
+        Raises:
+            UsageError: there is no such verb.
+        """
+        if not ctx.resilient_parsing:
+            choose("verb", args[0], VERBS)
+        return super().resolve_command(ctx, args)
+
     def main(self, *args: Any, **extra: Any) -> NoReturn:
         """Run, print errors as `error:` and `hint:`, and exit."""
         extra["standalone_mode"] = False
@@ -75,7 +88,7 @@ class Verbs(click.Group):
             gc.freeze()  # the interpreter's end would look through all modules, as long as a short job takes
             sys.exit(code)
         except PowercclError as error:
-            fail(error.message, error.hint)
+            fail(error.message, error.hint, error.exit_code)
         except JobBegunError as error:
             _after_the_job(error)
         except click.exceptions.NoArgsIsHelpError as error:
@@ -83,7 +96,7 @@ class Verbs(click.Group):
             sys.exit(0)
         except click.UsageError as error:
             where = error.ctx.command_path if error.ctx else "powerccl"
-            fail(error.format_message(), f"`{where} --help` lists what it takes")
+            fail(error.format_message(), f"`{where} --help` lists what it takes", USAGE)
         except click.ClickException as error:
             fail(error.format_message())
         except (click.Abort, KeyboardInterrupt):
@@ -140,7 +153,7 @@ def _unexpected(error: Exception) -> NoReturn:
 
 
 def _fail_unexpected(error: BaseException) -> NoReturn:
-    fail(f"unexpected: {one_line(error)}", "POWERCCL_DEBUG=1 shows where; please report it", 2)
+    fail(f"unexpected: {one_line(error)}", "POWERCCL_DEBUG=1 shows where; please report it", FAULT)
 
 
 def _trace(error: BaseException) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from powerccl.errors import PowercclError, choose
+from powerccl.errors import UsageError, choose
 from powerccl.patterns import PATTERNS, parse_bytes
 
 SIZES = "128K:64M:2"
@@ -78,7 +78,7 @@ def command(
     """
     if ways:
         if set_clocks or clocks or table:
-            raise PowercclError("--ways sets no clocks", "leave --set-clocks, --clocks and --table out")
+            raise UsageError("--ways sets no clocks", "leave --set-clocks, --clocks and --table out")
         from powerccl.ways import profile as of_ways
         from powerccl.ways.verbs import measure_ways
 
@@ -86,7 +86,7 @@ def command(
         measure_ways(emulate, wanted, span, name, out, resume, products)
         return 0
     if products:
-        raise PowercclError("--products is for --ways", "add --ways")
+        raise UsageError("--products is for --ways", "add --ways")
     from powerccl.profile.verb import profile_machine
 
     terms = (emulate, _patterns(patterns, PATTERNS), _sizes(sizes), _clocks(clocks), set_clocks, name)
@@ -113,9 +113,9 @@ def _sizes(text: str) -> list[int]:
         else:
             sizes = sorted({parse_bytes(part) for part in text.split(",")})
     except ValueError as error:
-        raise PowercclError(f"--sizes {text}: not understood", "128K:64M:2 (from:to:factor) or 128K,1M,64M") from error
+        raise UsageError(f"--sizes {text}: not understood", "128K:64M:2 (from:to:factor) or 128K,1M,64M") from error
     if not sizes or sizes[0] < 1:
-        raise PowercclError(f"--sizes {text}: no size above 0", "128K:64M:2 (from:to:factor) or 128K,1M,64M")
+        raise UsageError(f"--sizes {text}: no size above 0", "128K:64M:2 (from:to:factor) or 128K,1M,64M")
     return sizes
 
 
@@ -124,7 +124,7 @@ def _clocks(text: str) -> list[int]:
     try:
         clocks = sorted({int(part) for part in text.split(",")} if text else set(), reverse=True)
     except ValueError as error:
-        raise PowercclError(f"--clocks {text}: not understood", "MHz, separated by commas: 1590,900,450") from error
+        raise UsageError(f"--clocks {text}: not understood", "MHz, separated by commas: 1590,900,450") from error
     if clocks and clocks[-1] <= 0:
-        raise PowercclError(f"--clocks {text}: a clock is above 0", "MHz, separated by commas: 1590,900,450")
+        raise UsageError(f"--clocks {text}: a clock is above 0", "MHz, separated by commas: 1590,900,450")
     return clocks

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from powerccl.commandline.runs import find_run, runs_dir_option
-from powerccl.errors import PowercclError
+from powerccl.errors import PowercclError, UsageError
 
 if TYPE_CHECKING:
     from powerccl.analysis.report_findings import Reference
@@ -159,7 +159,7 @@ def _window(text: str) -> tuple[float, float] | None:
     except ValueError:
         part = (0.0, 0.0)
     if not 0 <= part[0] < part[1] < 1e9:
-        raise PowercclError(f"--window {text}: not understood", "seconds from the run's start: --window 60:90")
+        raise UsageError(f"--window {text}: not understood", "seconds from the run's start: --window 60:90")
     return part
 
 

@@ -16,7 +16,7 @@ from powerccl.commandline.extras import extra_of, not_installed
 from powerccl.commandline.options import overhead_option
 from powerccl.commandline.output import fail, flush_output, say, write_out
 from powerccl.commandline.runs import runs_dir_option
-from powerccl.errors import JobBegunError, PowercclError, choose, one_line
+from powerccl.errors import NOT_STARTED, USAGE, JobBegunError, PowercclError, UsageError, choose, one_line
 from powerccl.launch.child import Child, ChildNotStartedError, InterruptionError, interruptible
 from powerccl.launch.environment import DEFAULT_SLOWDOWN_PCT, SLOWDOWN_RANGE_PCT
 from powerccl.launch.mpi import DEFAULT_MAX_DELAY_PCT, MAX_DELAY_RANGE_PCT, MODES
@@ -129,7 +129,7 @@ def command(
     srun powerccl run -- ./app
     """  # noqa: D301 - click's mark for text that is not to be wrapped
     if not arguments:
-        raise PowercclError("no command to run", "put it behind `--`: powerccl run -- python train.py")
+        raise UsageError("no command to run", "put it behind `--`: powerccl run -- python train.py")
     if mpi:
         choose("MPI mode", mpi, MODES)
     request = Request(
@@ -166,6 +166,8 @@ def command(
             return 128 + interruption.number
         return ended.code
     except Exception as error:
+        if not child.pid and isinstance(error, PowercclError):
+            fail(error.message, error.hint, USAGE if isinstance(error, UsageError) else NOT_STARTED)
         if not child.pid:
             raise
         raise JobBegunError(ended.code if (ended := child.ended()) else None) from error

@@ -10,7 +10,7 @@ import click
 from powerccl import clean
 from powerccl.commandline.output import write_out
 from powerccl.commandline.runs import last_runs, runs_dir_option
-from powerccl.errors import PowercclError
+from powerccl.errors import PowercclError, UsageError
 
 
 @click.command("compare")
@@ -52,7 +52,7 @@ def command(
     if len(sides) < 2:
         last = last_runs(runs_dir)[:2]
         named = f"the last two runs: powerccl compare {last[1]} {last[0]}" if len(last) == 2 else "powerccl compare A B"
-        raise PowercclError(
+        raise UsageError(
             f"compare needs two sides, {'one is' if sides else 'none is'} named",
             f"{named}; A1,A2 makes one side of two",
         )

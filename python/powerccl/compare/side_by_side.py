@@ -31,7 +31,7 @@ from powerccl.compare.member import (
 )
 from powerccl.compare.significance import HIGHER, LOWER, UNKNOWN, Cell, Change, Value, cell, change
 from powerccl.compare.sources import read_member
-from powerccl.errors import PowercclError
+from powerccl.errors import PowercclError, UsageError
 from powerccl.patterns import KIB
 from powerccl.quantities import byte_size, plural
 from powerccl.traces.run_info import model_label
@@ -168,7 +168,7 @@ def _read(
         parts = [rest] if Path(rest).exists() else [part for part in rest.split(",") if part]
         paths = [find(part) for part in parts]
         if not paths:
-            raise PowercclError(f"'{argument}' names nothing", "a side is [NAME=]RUN[,RUN...]")
+            raise UsageError(f"'{argument}' names nothing", "a side is [NAME=]RUN[,RUN...]")
         sides.append(_side(name or _short(paths), paths, energy, reference_of))
     names = [side.name for side in sides]
     for index, side in enumerate(sides):

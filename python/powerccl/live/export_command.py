@@ -11,7 +11,7 @@ import click
 from powerccl.commandline.options import more_runs_option, seconds_option
 from powerccl.commandline.output import say, write_out
 from powerccl.commandline.runs import find_run
-from powerccl.errors import PowercclError
+from powerccl.errors import UsageError
 from powerccl.live.exporter import PORT, parse_listen
 
 
@@ -58,7 +58,7 @@ def command(
     if listen and once:
         raise click.UsageError("--once serves nothing: leave --listen out")
     if textfile and not textfile.endswith(".prom"):
-        raise PowercclError(f"--textfile {textfile}: node_exporter reads files in .prom only", "let its name end so")
+        raise UsageError(f"--textfile {textfile}: node_exporter reads files in .prom only", "let its name end so")
     address, port = parse_listen(listen)
 
     from powerccl.live.exporter import catch_up, keep_written, serve, write_textfile

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from powerccl.commandline.output import say
-from powerccl.errors import PowercclError
+from powerccl.errors import PowercclError, UsageError
 
 if TYPE_CHECKING:
     from powerccl.study.worlds import ScalingFindings
@@ -110,11 +110,11 @@ def scaling(
 
     if source:
         if arguments or gpus or emulate:
-            raise PowercclError("--from only prints what is there", "leave it out to run more worlds into --runs-dir")
+            raise UsageError("--from only prints what is there", "leave it out to run more worlds into --runs-dir")
         folder, study = Path(source), read_study(Path(source))
     else:
         if not gpus:
-            raise PowercclError("--gpus is missing", "world sizes, such as --gpus 1,2,4")
+            raise UsageError("--gpus is missing", "world sizes, such as --gpus 1,2,4")
         asked = Asked(
             command=list(arguments),
             gpus=parse_gpus(gpus),

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import click
 
 from powerccl.commandline.output import say
-from powerccl.errors import PowercclError
+from powerccl.errors import PowercclError, UsageError
 from powerccl.files import write_whole
 from powerccl.quantities import change
 
@@ -158,13 +158,11 @@ def command(
 
     profile = load_tuned(verify) if verify else None
     if profile and profile.ways and not beside:
-        raise PowercclError(f"'{profile.name}' was tuned beside a recorded run", "name such a run with --beside")
+        raise UsageError(f"'{profile.name}' was tuned beside a recorded run", "name such a run with --beside")
     if beside and (patterns or source or sizes or symmetric):
-        raise PowercclError(
-            "--beside RUN says all of what is tuned", "leave PATTERN, --from, --sizes and --symmetric out"
-        )
+        raise UsageError("--beside RUN says all of what is tuned", "leave PATTERN, --from, --sizes and --symmetric out")
     if products and not beside:
-        raise PowercclError("--products is for --beside RUN", "leave it out")
+        raise UsageError("--products is for --beside RUN", "leave it out")
     asked = Asked(
         workload=_what(profile, beside, patterns, source, sizes),
         objective=parse_objective(profile.objective if profile else objective or _objective(beside)),
@@ -296,7 +294,7 @@ def _workload(patterns: tuple[str, ...], source: str, sizes: str) -> Workload:
     from powerccl.bench.workload import DEFAULT_SIZES, given, of_run
 
     if source and (patterns or sizes):
-        raise PowercclError("--from says what is tuned; PATTERNs and --sizes do, too", "give one or the other")
+        raise UsageError("--from says what is tuned; PATTERNs and --sizes do, too", "give one or the other")
     if source:
         return of_run(Path(source))
     return given(",".join(patterns) or "all_reduce", sizes or DEFAULT_SIZES)
@@ -312,7 +310,7 @@ def _confirmed_before(profile: TunedProfile) -> Workload:
 def _seconds(text: str) -> float:
     match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([smh]?)", text.strip())
     if not match or float(match[1]) <= 0:
-        raise PowercclError(f"--time {text}: not understood", "90s, 10m or 2h")
+        raise UsageError(f"--time {text}: not understood", "90s, 10m or 2h")
     return float(match[1]) * {"": 1, "s": 1, "m": 60, "h": 3600}[match[2]]
 
 
