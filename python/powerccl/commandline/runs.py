@@ -16,6 +16,7 @@ runs_dir_option = click.option(
     type=click.Path(path_type=Path),
     default=Path("runs"),
     show_default=True,
+    metavar="DIR",
     help="Directory of run folders.",
 )
 

@@ -27,8 +27,10 @@ _RANK_VARIABLES = ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK")
 @click.command("bench", context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
 @click.option("--emulate", default="", metavar="NAME", help="Run on an emulated GPU server such as t4x8; needs no GPU.")
 @click.option("--mpi", is_flag=True, help="Measure the MPI library on CPUs, with powerccl-bench-mpi.")
-@click.option("-n", "count", type=click.IntRange(1), hidden=True)
-@click.option("--ranks", type=click.IntRange(1), help="With --mpi: number of ranks to start (also -n).  [default: 2]")
+@click.option("-n", "count", type=click.IntRange(1), metavar="N", hidden=True)
+@click.option(
+    "--ranks", type=click.IntRange(1), metavar="N", help="With --mpi: number of ranks to start (also -n).  [default: 2]"
+)
 @click.option(
     "--mpiexec", default="", metavar="PATH", help="With --mpi: launcher of the ranks.  [default: mpiexec in PATH]"
 )

@@ -29,10 +29,11 @@ SIZES = "128K:64M:2"
 @click.option(
     "--clocks", default="", metavar="LIST", help="SM clocks in MHz.  [default: twelve of the supported clocks]"
 )
-@click.option("--name", default="", help="Name of the platform.  [default: from GPU model and count]")
+@click.option("--name", default="", metavar="NAME", help="Name of the platform.  [default: from GPU model and count]")
 @click.option(
     "--out",
     type=click.Path(path_type=Path, dir_okay=False),
+    metavar="FILE",
     help="Profile file to write, in JSON.  [default: ~/.config/powerccl/platforms/NAME.json]",
 )
 @click.option("--resume", is_flag=True, help="Continue an interrupted profile.")
@@ -55,7 +56,10 @@ SIZES = "128K:64M:2"
     "Tokens of a rank and micro-batch, width, hidden width.  [default: 4096x4096x4096]",
 )
 @click.option(
-    "--table", type=click.Path(path_type=Path, dir_okay=False), help="Also write the policy table to this file."
+    "--table",
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="FILE",
+    help="Also write the policy table to FILE.",
 )
 def command(
     emulate: str,
@@ -75,7 +79,12 @@ def command(
     Profile writes a platform profile, from which the clock policy per-call takes its clocks, and an HTML
     page with the curves. It prints minimum clocks and overhead points beside PCCL's. Measure a machine once. Stop with
     Ctrl-C, and continue with --resume.
-    """
+
+    \b
+    powerccl profile --set-clocks --name a100x8
+    powerccl profile --ways
+    powerccl profile --emulate t4x8 --patterns all_reduce --sizes 1M:16M:4
+    """  # noqa: D301 - click's mark for text that is not to be wrapped
     if ways:
         if set_clocks or clocks or table:
             raise UsageError("--ways sets no clocks", "leave --set-clocks, --clocks and --table out")

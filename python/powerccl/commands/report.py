@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from powerccl.commandline.options import html_option, json_option
 from powerccl.commandline.runs import find_run, runs_dir_option
 from powerccl.errors import PowercclError, UsageError
 
@@ -19,13 +20,7 @@ if TYPE_CHECKING:
 
 @click.command("report")
 @click.argument("name", metavar="[RUN]", default="")
-@click.option(
-    "--html",
-    "html_file",
-    type=click.Path(path_type=Path),
-    metavar="FILE",
-    help="Write one HTML page that opens offline.",
-)
+@html_option()
 @click.option("--perfetto", type=click.Path(path_type=Path), metavar="FILE", help="Write a trace for ui.perfetto.dev.")
 @click.option(
     "--csv",
@@ -34,7 +29,7 @@ if TYPE_CHECKING:
     metavar="DIR",
     help="Write the tables, one file each, into DIR.",
 )
-@click.option("--json", "json_file", default="", metavar="FILE", help="Write the findings in SI units (-: stdout).")
+@json_option("the findings, in SI units,")
 @click.option(
     "--kineto",
     multiple=True,
@@ -50,15 +45,16 @@ if TYPE_CHECKING:
 @click.option(
     "--ways",
     default="",
-    metavar="NAME|FILE",
-    help="Table of ways to say by what could be had without changing a clock.  [default: that of the run's GPUs]",
+    metavar="auto|NAME|FILE",
+    help="Table of ways to say by what could be had without changing a clock (auto: that of the run's GPUs).  "
+    "[default: auto]",
 )
 @click.option("--window", default="", metavar="FROM:TO", help="Report this part only, in seconds from the run's start.")
 @runs_dir_option
 @click.option("-q", "--quiet", is_flag=True, help="Print errors only.")
 def command(
     name: str,
-    html_file: Path | None,
+    html_file: str,
     perfetto: Path | None,
     csv_folder: Path | None,
     json_file: str,
@@ -97,7 +93,7 @@ def command(
     part = _window(window)
     reference = _reference(platform, folder)
     made = report(folder, reference, [_kineto(text) for text in kineto], part)
-    table = load_table(ways) if ways else own_table(made.run)
+    table = load_table(ways) if ways not in ("", "auto") else own_table(made.run)
     if table:
         other_ways = possible(made.calls, table)
         if other_ways.rows:

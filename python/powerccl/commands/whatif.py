@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING
 
 import click
 
-from powerccl.commandline.options import overhead_option
+from powerccl.commandline.options import json_option, max_slowdown_option, overhead_option
 from powerccl.commandline.runs import find_run, runs_dir_option
 from powerccl.errors import PowercclError
+from powerccl.launch.environment import DEFAULT_SLOWDOWN_PCT
 
 if TYPE_CHECKING:
     from powerccl.traces.folder import RunData
@@ -21,18 +22,17 @@ if TYPE_CHECKING:
 @click.option(
     "--platform", default="", metavar="NAME|FILE", help="Platform profile, or none.  [default: the run's own]"
 )
+@max_slowdown_option
 @click.option(
-    "--max-slowdown",
-    type=click.FloatRange(0.1, 50),
-    default=1.0,
-    show_default=True,
-    metavar="PERCENT",
-    help="Largest slowdown of the job that auto may cause.",
+    "--call-us",
+    type=click.FloatRange(min=0),
+    metavar="N",
+    help="Time of a clock call, in µs.  [default: the profile's]",
 )
-@click.option("--call-us", type=click.FloatRange(min=0), help="Time of a clock call, in µs.  [default: the profile's]")
 @click.option(
     "--transition-us",
     type=click.FloatRange(min=0),
+    metavar="N",
     help="Time from a clock call's return until the clock changes, in µs.  [default: the profile's]",
 )
 @overhead_option
@@ -49,11 +49,11 @@ if TYPE_CHECKING:
     help="Predict ways of carrying collectives out instead, by this table of ways (auto: that of the run's GPUs).",
 )
 @runs_dir_option
-@click.option("--json", "json_file", default="", metavar="FILE", help="Write the findings to FILE (-: stdout).")
+@json_option("the findings")
 def command(
     name: str,
     platform: str,
-    max_slowdown: float,
+    max_slowdown: float | None,
     call_us: float | None,
     transition_us: float | None,
     overhead: str,
@@ -88,7 +88,8 @@ def command(
     from powerccl.whatif.predict import Terms
     from powerccl.whatif.verb import predict_policies
 
-    predict_policies(run, platform, Terms(max_slowdown, overhead, call_us, transition_us, ranks or 0), json_file)
+    budget_pct = DEFAULT_SLOWDOWN_PCT if max_slowdown is None else max_slowdown
+    predict_policies(run, platform, Terms(budget_pct, overhead, call_us, transition_us, ranks or 0), json_file)
     return 0
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import click
 
 from powerccl import clean
+from powerccl.commandline.options import html_option, json_option, markdown_option
 from powerccl.commandline.output import write_out
 from powerccl.commandline.runs import last_runs, runs_dir_option
 from powerccl.errors import PowercclError, UsageError
@@ -21,14 +22,12 @@ from powerccl.errors import PowercclError, UsageError
     is_flag=True,
     help="For runs: estimate the energy of each operation by regression. Takes seconds per run.",
 )
-@click.option(
-    "--html", "html_file", default="", metavar="FILE", help="Write an HTML page with overlaid curves to FILE."
-)
-@click.option("--json", "json_file", default="", metavar="FILE", help="Write the findings to FILE (-: stdout).")
+@html_option()
+@json_option("the findings")
 @click.option(
     "--csv", "csv_file", default="", metavar="FILE", help="Write one line per figure and side to FILE (-: stdout)."
 )
-@click.option("--markdown", "markdown_file", default="", metavar="FILE", help="Write the tables to FILE (-: stdout).")
+@markdown_option()
 def command(
     sides: tuple[str, ...],
     runs_dir: Path,

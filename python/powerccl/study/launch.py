@@ -161,7 +161,7 @@ def read_study(folder: Path) -> Study:
     try:
         study = read_json(path, Study)
     except OSError as error:
-        raise PowercclError(f"no study in {folder}", "name the folder of --runs-dir") from error
+        raise PowercclError(f"no study in {folder}", "name the folder of --out") from error
     except msgspec.MsgspecError as error:
         raise PowercclError(f"{path}: {error}", "run the study again in another folder") from error
     if study.schema > STUDY_SCHEMA:
@@ -288,9 +288,9 @@ def _open(native: NativeFiles, asked: Asked, platforms: list[tuple[int, str, Pat
         if not same:
             raise PowercclError(
                 f"{folder} holds another study: {words_of(before.command)}",
-                f"name another folder with --runs-dir, or print that study: powerccl study scaling --from {folder}",
+                f"name another folder with --out, or print that study: powerccl study scaling --from {folder}",
             )
-        hint = f"name another folder with --runs-dir, or print that study: powerccl study scaling --from {folder}"
+        hint = f"name another folder with --out, or print that study: powerccl study scaling --from {folder}"
         here = _machine(native, platforms, nccl)
         for platform, machine in here.items():
             refuse_other(f"the study in {folder}", (study.machine or {}).get(platform), machine, hint)
@@ -311,9 +311,7 @@ def _save(study: Study, folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         write_whole(folder / STUDY_FILE, msgspec.json.format(msgspec.json.encode(study), indent=1) + b"\n")
     except OSError as error:
-        raise PowercclError(
-            f"cannot write in {folder}: {error.strerror}", "name another folder with --runs-dir"
-        ) from error
+        raise PowercclError(f"cannot write in {folder}: {error.strerror}", "name another folder with --out") from error
 
 
 def _run(

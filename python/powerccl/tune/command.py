@@ -53,16 +53,17 @@ DEFAULT_TIME = "10m"
     metavar="TIME",
     help="Duration of the search, such as 90s, 10m or 2h.",
 )
-@click.option("--trials", type=click.IntRange(1), help="Largest number of configurations to try.")
+@click.option("--trials", type=click.IntRange(1), metavar="N", help="Largest number of configurations to try.")
 @click.option(
     "--timeout",
     type=click.FloatRange(1),
     default=20.0,
     show_default=True,
-    help="Seconds after which a trial counts as hung.",
+    metavar="SECONDS",
+    help="Time after which a trial counts as hung.",
 )
 @click.option("--emulate", default="", metavar="NAME", help="Tune an emulated GPU server such as h200x4-sockets.")
-@click.option("--gpus", type=click.IntRange(2), help="Number of ranks, one per GPU.  [default: all GPUs]")
+@click.option("--gpus", type=click.IntRange(2), metavar="N", help="Number of ranks, one per GPU.  [default: all GPUs]")
 @click.option(
     "--nccl", default="", metavar="FILE", help="libnccl.so.2 to tune.  [default: the one that the loader finds]"
 )
@@ -96,16 +97,25 @@ DEFAULT_TIME = "10m"
     "have it.  [default: 4096x4096x4096]",
 )
 @click.option("--no-rules", is_flag=True, help="Make no rules for NCCL's tuner plugin.")
-@click.option("--seed", type=int, default=1, show_default=True, help="Seed of the search. Give each worker its own.")
-@click.option("--name", default="", help="Name of the tuned profile.  [default: from GPU, ranks and links]")
+@click.option(
+    "--seed", type=int, default=1, show_default=True, metavar="N", help="Seed of the search. Give each worker its own."
+)
+@click.option(
+    "--name", default="", metavar="NAME", help="Name of the tuned profile.  [default: from GPU, ranks and links]"
+)
 @click.option(
     "--out",
     type=click.Path(path_type=Path, file_okay=False),
+    metavar="DIR",
     help="Folder of the search. An existing one is continued; several workers may share it.  [default: tune/NAME]",
 )
 @click.option("--verify", default="", metavar="NAME|FILE", help="Only confirm an existing tuned profile again.")
 @click.option(
-    "--csv", "csv_file", type=click.Path(path_type=Path, dir_okay=False), help="Also write the rules to this file."
+    "--csv",
+    "csv_file",
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="FILE",
+    help="Also write the rules to FILE.",
 )
 @click.option("--list", "only_list", is_flag=True, help="Only list the parameters that tune would search, and why.")
 def command(
