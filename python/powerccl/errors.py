@@ -8,7 +8,7 @@ from collections.abc import Iterable
 # Exit codes. `powerccl run` and `powerccl bench` hand on the code of what they started.
 FAILED = 1
 USAGE = 2  # as click, argparse, GNU and POSIX utilities have it
-FAULT = 70  # EX_SOFTWARE of sysexits.h
+FAULT = 70  # EX_SOFTWARE, as BSD and sendmail have it
 NOT_STARTED = 125  # of `powerccl run`, as of env, timeout and docker run; 126 and 127 are a shell's
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import json
 import shlex
+import shutil
+import subprocess
 from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,6 +14,7 @@ from pathlib import Path
 import click
 import pytest
 from click.testing import CliRunner
+from tool_module import load_tool
 
 from powerccl.commands import cli
 
@@ -80,10 +83,10 @@ def test_an_option_means_the_same_in_all_verbs() -> None:
 
 def test_help_texts_are_of_one_style() -> None:
     for name, users in options().items():
-        for words, option in users:
+        for verb, option in users:
             if option.hidden:
                 continue
-            where = f"{words} {name}"
+            where = f"{verb} {name}"
             text = (option.help or "").split("  [")[0]
             assert text and text[0].isalnum() and text.endswith("."), where
             takes_value = not option.is_flag and not isinstance(option.type, click.Choice)
@@ -117,3 +120,26 @@ def test_json_without_a_file_goes_to_stdout(tmp_path: Path) -> None:
     shown = runner.invoke(cli, ["doctor", "--json", str(file)]).stdout
     assert "usable" in json.loads(file.read_text())
     assert "Next:" in shown or "Does not work:" in shown  # the text is printed as well
+
+
+def test_pages_have_every_option() -> None:
+    pages = load_tool("command_pages")
+    reference = pages.reference_page()
+    manuals: dict[str, str] = pages.man_pages()
+    assert len(manuals) == 1 + len(list(verbs()))
+    for words, command in verbs():
+        manual = manuals[f"powerccl-{'-'.join(words)}.1"]
+        section = reference.partition(f"# powerccl {' '.join(words)}\n")[2].partition("\n#")[0]
+        for option in command.params:
+            if isinstance(option, click.Option) and not option.hidden:
+                assert f"- `{option.opts[0]}" in section or f", {option.opts[0]}" in section, (words, option.opts)
+                assert option.opts[0].replace("-", "\\-") in manual, (words, option.opts)
+
+
+@pytest.mark.skipif(not shutil.which("groff"), reason="no groff")
+def test_man_pages_are_sound() -> None:
+    for name, text in load_tool("command_pages").man_pages().items():
+        checked = subprocess.run(
+            ["groff", "-man", "-ww", "-z", "-Kutf8"], input=text, capture_output=True, text=True, check=True
+        )
+        assert not checked.stderr, name
