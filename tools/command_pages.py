@@ -36,7 +36,8 @@ OF_JOB = (
 )
 WHY = (
     "A batch script should tell a failed job from a job that did not start. So `powerccl run` uses 125 to 127 as "
-    "`env`, `timeout` and `docker run` do. A wrong command line ends with 2, as in other programs, before the job starts."
+    "`env`, `timeout` and `docker run` do. A wrong command line ends with 2, as in other programs, before the job "
+    "starts."
 )
 Command = tuple[str, click.Command, click.Context]
 

@@ -45,6 +45,7 @@ VERBS = {
     "clocks": "powerccl.commands.clocks",
     "doctor": "powerccl.doctor.command",
     "bench": "powerccl.commands.bench",
+    "admin": "powerccl.admin.command",
 }
 
 
