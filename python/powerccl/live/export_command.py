@@ -46,7 +46,7 @@ def command(
 
     Export finds your running jobs by their processes (as root: all users' jobs), and asks the node's powerccld for its
     leases. With RUN, it exports these run folders instead. It reads the files of a run at each scrape, and runs until
-    you stop it. packaging/prometheus/ has a Grafana dashboard.
+    you stop it. `powerccl admin install` writes a Grafana dashboard.
 
     \b
     powerccl export --once
