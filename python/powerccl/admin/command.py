@@ -50,7 +50,7 @@ def command() -> None:
 @root_option
 @dry_run_option
 def install_command(slurm: bool, root: Path, dry_run: bool) -> None:
-    """Install powerccld, its unit and configuration, and a Grafana dashboard.
+    """Install powerccld, its unit, configuration and dashboard.
 
     Install starts no service: it prints the commands that do. A file that was changed by hand stays as it is. The new
     version is then written beside it, as FILE.new. Run the same command after an update of PowerCCL.

@@ -27,7 +27,7 @@ import click
 from powerccl import __version__
 from powerccl.commandline.extras import extra_of, not_installed
 from powerccl.commandline.output import fail, flush_output, say
-from powerccl.errors import FAULT, USAGE, JobBegunError, PowercclError, choose, one_line
+from powerccl.errors import FAILED, FAULT, NOT_STARTED, USAGE, JobBegunError, PowercclError, choose, one_line
 
 # Where each verb lives: features have their own; the others put several rooms together.
 VERBS = {
@@ -89,7 +89,7 @@ class Verbs(click.Group):
             gc.freeze()  # the interpreter's end would look through all modules, as long as a short job takes
             sys.exit(code)
         except PowercclError as error:
-            fail(error.message, error.hint, error.exit_code)
+            fail(error.message, error.hint, _failed() if error.exit_code == FAILED else error.exit_code)
         except JobBegunError as error:
             _after_the_job(error)
         except click.exceptions.NoArgsIsHelpError as error:
@@ -99,7 +99,7 @@ class Verbs(click.Group):
             where = error.ctx.command_path if error.ctx else "powerccl"
             fail(error.format_message(), f"`{where} --help` lists what it takes", USAGE)
         except click.ClickException as error:
-            fail(error.format_message())
+            fail(error.format_message(), code=_failed())
         except (click.Abort, KeyboardInterrupt):
             sys.exit(130)
         except BrokenPipeError:
@@ -108,13 +108,15 @@ class Verbs(click.Group):
         except ModuleNotFoundError as error:
             if extra_of(error) is None:
                 raise
-            fail(*not_installed(error, next((word for word in sys.argv[1:] if word in VERBS), "")))
+            fail(*not_installed(error, next((word for word in sys.argv[1:] if word in VERBS), "")), _failed())
         except OSError as error:
             if error.filename is None and error.errno in _UNWRITABLE:
                 _cannot_print(error, 1)
             if error.errno == errno.ENOENT and "temporary directory" in str(error.strerror):  # as tempfile says it
                 _think_of_the_job(error)
-                fail("no folder takes temporary files", "make room in /tmp, or name another folder in TMPDIR")
+                fail(
+                    "no folder takes temporary files", "make room in /tmp, or name another folder in TMPDIR", _failed()
+                )
             _unexpected(error)
         except Exception as error:
             _unexpected(error)
@@ -122,6 +124,11 @@ class Verbs(click.Group):
 
 # What writing to a descriptor fails with; of a file that was opened by its name, the error has the name.
 _UNWRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
+
+
+def _failed() -> int:
+    """Exit code of a failure. `powerccl run` fails only before the job begins; later the job's own code counts."""
+    return NOT_STARTED if sys.argv[1:2] == ["run"] else FAILED
 
 
 def _flush(code: int) -> None:

@@ -16,7 +16,7 @@ from powerccl.commandline.extras import extra_of, not_installed
 from powerccl.commandline.options import json_option, max_slowdown_option, overhead_option
 from powerccl.commandline.output import fail, flush_output, say, write_out
 from powerccl.commandline.runs import runs_dir_option
-from powerccl.errors import NOT_STARTED, USAGE, JobBegunError, PowercclError, UsageError, choose, one_line
+from powerccl.errors import JobBegunError, UsageError, choose, one_line
 from powerccl.launch.child import Child, ChildNotStartedError, InterruptionError, interruptible
 from powerccl.launch.mpi import DEFAULT_MAX_DELAY_PCT, MAX_DELAY_RANGE_PCT, MODES
 from powerccl.launch.record import record
@@ -161,8 +161,6 @@ def command(
             return 128 + interruption.number
         return ended.code
     except Exception as error:
-        if not child.pid and isinstance(error, PowercclError):
-            fail(error.message, error.hint, USAGE if isinstance(error, UsageError) else NOT_STARTED)
         if not child.pid:
             raise
         raise JobBegunError(ended.code if (ended := child.ended()) else None) from error
