@@ -110,7 +110,7 @@ def reference_page() -> str:
 def _plain(text: str) -> str:
     """Text whose brackets and stars mean nothing to Markdown; what is between backticks is left."""
     parts = text.split("`")
-    parts[::2] = [re.sub(r"([*<\[\]])", r"\\\1", part) for part in parts[::2]]
+    parts[::2] = [re.sub(r"([*\[\]])", r"\\\1", part).replace("<", "&lt;") for part in parts[::2]]
     return "`".join(parts)
 
 
