@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
 """Write what the documentation takes from the sources; --check only compares.
 
-docs/reference/environment.md from native/abi/environment.def; docs/reference/powerccld.md and
-packaging/powerccld.toml from native/node/daemon/config.def; the tables of docs/reference/lease-protocol.md from
-native/abi/lease.h; docs/images/architecture.svg from the arrows between folders (tools/draw-architecture.py).
+docs/reference/commands.md from the help of the commands (tools/command_pages.py); docs/reference/environment.md from
+native/abi/environment.def; docs/reference/powerccld.md and packaging/powerccld.toml from native/node/daemon/config.def;
+the tables of docs/reference/lease-protocol.md from native/abi/lease.h; docs/images/architecture.svg from the arrows
+between folders (tools/draw-architecture.py).
 """
 
 import itertools
@@ -12,6 +13,8 @@ import runpy
 import sys
 import textwrap
 from pathlib import Path
+
+import command_pages
 
 ROOT = Path(__file__).resolve().parent.parent
 REFERENCE = ROOT / "docs" / "reference"
@@ -115,8 +118,9 @@ def daemon_page() -> str:
         "powerccld leases clocks of GPUs to jobs, and restores the clocks when a job ends. This page is for",
         "administrators who configure it.",
         "",
-        "[Leases on clocks](../concepts/leases.md) explains leases, and [packaging](../../packaging/README.md) the",
-        "installation. Jobs talk to the daemon by the [lease protocol](lease-protocol.md).",
+        "[Leases on clocks](../concepts/leases.md) explains leases. [Install PowerCCL on a",
+        "cluster](../guides/install-cluster.md) shows the installation.",
+        "Jobs talk to the daemon by the [lease protocol](lease-protocol.md).",
         "",
         "## Options",
         "",
@@ -195,6 +199,7 @@ def protocol_page() -> str:
 
 
 WANTED = {
+    REFERENCE / "commands.md": command_pages.reference_page(),
     REFERENCE / "environment.md": environment_page(),
     REFERENCE / "powerccld.md": daemon_page(),
     ROOT / "packaging" / "powerccld.toml": daemon_config(),

@@ -131,7 +131,7 @@ def main() -> None:
     files = ",".join(str(Path("native/testbed/emulator/platforms") / f"{name}.conf") for name in PLATFORMS)
     study = ["powerccl", "study", "scaling", "--gpus", "1,2,4,8", "--emulate", files]
     subprocess.run(
-        [sys.executable, "-m", *study, "--runs-dir", str(folder), "--json", str(folder / "found.json"), "--", *COMMAND],
+        [sys.executable, "-m", *study, "--out", str(folder), "--json", str(folder / "found.json"), "--", *COMMAND],
         cwd=ROOT,
         check=True,
     )

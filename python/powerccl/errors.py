@@ -5,17 +5,31 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+# Exit codes. `powerccl run` and `powerccl bench` hand on the code of what they started.
+FAILED = 1
+USAGE = 2  # as click, argparse, GNU and POSIX utilities have it
+FAULT = 70  # EX_SOFTWARE, as BSD and sendmail have it
+NOT_STARTED = 125  # of `powerccl run`, as of env, timeout and docker run; 126 and 127 are a shell's
+
 
 class PowercclError(Exception):
     """Something a user can mend: what is wrong, and what to do about it.
 
-    Printed as `error: …` and `hint: …`; the command then ends with exit code 1.
+    Printed as `error: …` and `hint: …`; the command then ends with `exit_code`.
     """
+
+    exit_code = FAILED
 
     def __init__(self, message: str, hint: str = "") -> None:
         super().__init__(message)
         self.message = message
         self.hint = hint
+
+
+class UsageError(PowercclError):
+    """A command line that no state of the machine makes right: options that exclude each other, an unknown name."""
+
+    exit_code = USAGE
 
 
 class JobBegunError(Exception):
@@ -47,9 +61,9 @@ def choose(kind: str, value: str, options: Iterable[str]) -> str:
     """The value, if it is one of the options.
 
     Raises:
-        PowercclError: it is not; the nearest is suggested and all are listed.
+        UsageError: it is not; the nearest is suggested and all are listed.
     """
     options = list(options)
     if value in options:
         return value
-    raise PowercclError(f"unknown {kind} '{value}'", f"{nearest(value, options)}known: {', '.join(options) or 'none'}")
+    raise UsageError(f"unknown {kind} '{value}'", f"{nearest(value, options)}known: {', '.join(options) or 'none'}")

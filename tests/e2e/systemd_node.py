@@ -2,7 +2,7 @@
 """A systemd of our own as process 1 of a few namespaces, on a throw-away copy of this machine's files.
 
 It needs root, systemd's program and a kernel that lets us; nothing is installed, and nothing stays. What it cannot show
-is said in packaging/README.md.
+is said in docs/guides/install-cluster.md.
 """
 
 from __future__ import annotations

@@ -74,7 +74,7 @@ def test_profile_of_another_machine_is_refused(on_machine: Powerccl, tmp_path: P
         foreign.write_bytes(profile_of(gpu, gpus))
         arguments = ("--policy", "per-call", "--platform", str(foreign), "--", "touch", "started")
         done = on_machine("run", *arguments)
-        assert done.code == 1
+        assert done.code == 125
         assert f"measured on {gpus} x {gpu}" in done.err
         assert advised(done)
         assert not (on_machine.folder / "started").exists()

@@ -105,7 +105,7 @@ def test_stencil_computes_the_same_whatever_the_exchange(bench: Powerccl, mpi: M
 def test_a_rank_of_a_launcher_does_not_launch(bench: Powerccl, mpi: Mpi) -> None:
     bench.environment["PMI_RANK"] = "0"
     done = bench("bench", "--mpi", "-n", "2", "barrier")
-    assert done.code == 1
+    assert done.code == 2
     assert "launcher has started this already" in done.err
 
 

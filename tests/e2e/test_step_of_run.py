@@ -113,13 +113,13 @@ def test_the_best_way_is_found_and_applied(powerccl: Powerccl, recorded: Path) -
     assert ran.out.strip() == f"{256 << 20}@4"
     assert summary_of(powerccl.runs[-1])
     again = powerccl("tune", "--verify", "found", "--emulate", "h200x4", **NCCL)
-    assert again.code == 1
+    assert again.code == 2
     assert "name such a run with --beside" in again.err
 
 
 def test_what_beside_excludes_is_said(powerccl: Powerccl) -> None:
     done = powerccl("tune", "all_gather", "--beside", "runs/none", "--emulate", "h200x4")
-    assert done.code == 1
+    assert done.code == 2
     assert "--beside RUN says all of what is tuned" in done.err
     done = powerccl("tune", "--beside", "runs/none", "--emulate", "h200x4")
     assert done.code == 1

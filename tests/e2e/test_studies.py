@@ -25,7 +25,7 @@ def test_study_e_emulated(powerccl: Powerccl) -> None:
     (powerccl.folder / "short.scn").write_text(SCENARIO)
     emulated = ",".join(str(PLATFORMS / name) for name in ("a100x4.conf", "a100x8-two-nodes.conf"))
     job = (powerccl.bench, "scenario", "short.scn", "-g", "{gpus}", "--iterations", "4", "-w", "1", "--json", "{json}")
-    study = ("study", "scaling", "--emulate", emulated, "--runs-dir", "kept")
+    study = ("study", "scaling", "--emulate", emulated, "--out", "kept")
     first = powerccl(*study, "--gpus", "1,4", "--json", "first.json", "--", *job)
     assert first.code == 0, first.err
     assert "emulated a100x4" in first.out

@@ -161,7 +161,7 @@ def test_the_doctor_finds_no_way_in(busy: FakeDaemon, tmp_path: Path) -> None:
     assert "ask the administrator" in check.advice
     check = check_daemon(tmp_path / "none")
     assert check.state == "missing"
-    assert "packaging/README.md" in check.advice
+    assert "powerccl admin install" in check.advice
     assert "only observe need none" in check.advice
     busy.override = lambda kind, serial: [b"garbage"]
     assert check_daemon(busy.path).state == "missing"

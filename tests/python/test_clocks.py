@@ -234,6 +234,6 @@ def test_every_refusal_has_words(daemon: FakeDaemon, status: int) -> None:
 )
 def test_one_thing_at_a_time(daemon: FakeDaemon, arguments: tuple[str, ...]) -> None:
     result = clocks(*arguments)
-    assert result.exit_code == 1
+    assert result.exit_code == 2
     assert "hint: `powerccl clocks --help`" in result.output or "hint: `cli clocks --help`" in result.output
     assert daemon.asked == []

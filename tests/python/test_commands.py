@@ -19,6 +19,7 @@ from test_platforms import profile
 
 from powerccl.commandline.extras import EXTRAS
 from powerccl.commands import VERBS, cli, main
+from powerccl.errors import FAULT, NOT_STARTED, USAGE
 from powerccl.platforms.schema import encode
 
 PACKAGE = Path(__file__).parents[2] / "python"
@@ -81,16 +82,12 @@ def test_version() -> None:
 @pytest.mark.parametrize(
     ("arguments", "words", "hint"),
     [
-        (["rum"], "No such command 'rum'", "`powerccl --help`"),
+        (["rum"], "unknown verb 'rum'", "did you mean 'run'?"),
+        (["study", "scalling"], "No such command 'scalling'", "`powerccl study --help`"),
         (["run", "--polcy", "x", "true"], "No such option", "`powerccl run --help`"),
         (["run"], "no command to run", "powerccl run -- python train.py"),
         (["run", "--policy", "per-cal", "--", "true"], "unknown policy 'per-cal'", "did you mean 'per-call'?"),
         (["run", "--emulate", "t4x9", "--", "true"], "unknown emulated platform 't4x9'", "did you mean 't4x8'?"),
-        (
-            ["run", "--policy", "per-call", "--emulate", "h200x4", "--", "true"],
-            "the emulated platform h200x4",
-            "profile --emulate h200x4",
-        ),
         (["run", "--interval-ms", "-1", "--", "true"], "Invalid value for '--interval-ms'", "--help"),
         (["demo", "--model", "lama"], "unknown model 'lama'", "microllama"),
         (["profile", "--products", "1x2x3"], "--products is for --ways", "add --ways"),
@@ -98,19 +95,36 @@ def test_version() -> None:
         (["profile", "--patterns", "all_redcue"], "unknown pattern 'all_redcue'", "did you mean 'all_reduce'?"),
         (["profile", "--sizes", "1M:x"], "--sizes 1M:x: not understood", "128K:64M:2"),
         (["profile", "--sizes", "0"], "no size above 0", "128K:64M:2"),
+        (["tune", "all_reduse"], "unknown pattern 'all_reduse'", "did you mean 'all_reduce'?"),
+        (["tune", "--links", "nvlnk"], "unknown link 'nvlnk'", "did you mean 'nvlink'?"),
+        (["report", ".", "--platform", "t4x9"], "unknown platform 't4x9'", "did you mean 't4x8'?"),
         (["profile", "--clocks", "fast"], "--clocks fast: not understood", "1590,900,450"),
         (["bench", "--emulate", "nope", "all_reduce"], "unknown emulated platform 'nope'", "t4x8"),
     ],
 )
-def test_user_errors_exit_with_1_and_a_hint(arguments: list[str], words: str, hint: str, work: Path) -> None:
+def test_a_wrong_command_line_exits_with_2_and_a_hint(arguments: list[str], words: str, hint: str, work: Path) -> None:
     result = powerccl(*arguments)
-    assert result.returncode == 1
+    assert result.returncode == USAGE
     assert words in result.stderr
     assert hint in result.stderr
     assert result.stderr.startswith("error: ")
     assert "Traceback" not in result.stderr
     assert result.stdout == ""
     assert not (work / "runs").exists()
+
+
+def test_a_job_that_is_not_started_exits_with_125(work: Path) -> None:
+    result = powerccl("run", "--policy", "per-call", "--emulate", "h200x4", "--", "touch", "started")
+    assert result.returncode == NOT_STARTED
+    assert "the emulated platform h200x4" in result.stderr and "profile --emulate h200x4" in result.stderr
+    assert not list(work.iterdir())
+
+
+def test_a_run_that_was_probably_meant_is_named(work: Path) -> None:
+    powerccl("run", "-q", "--name", "train", "--", "true")
+    result = powerccl("report", f"{only_run(work).name}x")
+    assert result.returncode == 1
+    assert f"did you mean '{only_run(work).name}'?" in result.stderr
 
 
 def test_run_passes_output_and_code_through_and_leaves_a_folder(work: Path) -> None:
@@ -167,7 +181,7 @@ def test_an_emulated_run_takes_auto_and_keeps_a_budget(work: Path) -> None:
 
 def test_what_is_no_budget_and_who_keeps_none() -> None:
     wrong = powerccl("run", "--max-slowdown", "0", "--", "true")
-    assert wrong.returncode == 1
+    assert wrong.returncode == USAGE
     assert "Invalid value for '--max-slowdown'" in wrong.stderr
     result = powerccl("run", "-q", "--policy", "observe", "--max-slowdown", "2", "--", "true")
     assert "policy observe ignores --max-slowdown, which is for auto" in result.stderr
@@ -414,7 +428,7 @@ def test_profile_without_a_gpu_points_at_the_emulator() -> None:
     assert "powerccl profile --emulate t4x8" in result.stderr
 
 
-def test_unexpected_errors_exit_with_2(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_fault_of_ours_exits_with_70(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     def broken(*_: object) -> None:
         raise RuntimeError("surprise")
 
@@ -423,7 +437,7 @@ def test_unexpected_errors_exit_with_2(monkeypatch: pytest.MonkeyPatch, capsys: 
     monkeypatch.setattr(sys, "argv", ["powerccl", "bench", "x"])
     with pytest.raises(SystemExit) as ended:
         main()
-    assert ended.value.code == 2
+    assert ended.value.code == FAULT
     assert "unexpected: RuntimeError: surprise" in capsys.readouterr().err
 
 
@@ -432,7 +446,7 @@ def test_a_profile_of_another_machine_than_the_emulated_one(tmp_path: Path, work
     (tmp_path / "mine.json").write_bytes(encode(profile()))
     arguments = ["run", "--emulate", "h200x4", "--policy", "per-call", "--platform", str(tmp_path / "mine.json")]
     result = powerccl(*arguments, "--", "sh", "-c", "echo ran")
-    assert result.returncode == 1
+    assert result.returncode == NOT_STARTED
     assert result.stdout == ""
     assert "'t4x8' was measured on 8 x Tesla T4; this machine has 2 of them" in result.stderr
 

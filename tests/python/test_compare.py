@@ -483,10 +483,10 @@ def test_command_line(tmp_path: Path) -> None:
     assert done.exit_code == 0, done.output
     assert json.loads(done.stdout)["kind"] == "sweep"
     assert page.stat().st_size > 1_000_000
-    assert runner.invoke(cli, ["compare", names[0]]).exit_code == 1
+    assert runner.invoke(cli, ["compare", names[0]]).exit_code == 2
     done = runner.invoke(cli, ["compare", names[0], "nowhere"])
     assert done.exit_code == 1 and "no run and no file nowhere" in done.stderr
-    assert runner.invoke(cli, ["compare", *names, "--json", "-", "--csv", "-"]).exit_code == 1
+    assert runner.invoke(cli, ["compare", *names, "--json", "-", "--csv", "-"]).exit_code == 2
 
 
 def test_a_key_is_what_it_says() -> None:

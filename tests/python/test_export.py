@@ -247,7 +247,7 @@ def test_command_line(tmp_path: Path) -> None:
     assert done.exit_code == 0 and not done.stdout
     assert value(scraped(file.read_bytes()), "powerccl_collectives_total", rank="1") == 9
     for wrong in (["--textfile", "x.txt"], ["--listen", "1", "--textfile", "x.prom"], ["--listen", "1", "--once"]):
-        assert runner.invoke(cli, ["export", *wrong]).exit_code == 1
+        assert runner.invoke(cli, ["export", *wrong]).exit_code == 2
 
 
 def test_serving_and_stopping(tmp_path: Path) -> None:

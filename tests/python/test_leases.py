@@ -198,7 +198,7 @@ def test_no_daemon(tmp_path: Path) -> None:
     result = clocks("--socket", str(tmp_path / "none.sock"))
     assert result.exit_code == 1
     assert f"error: no powerccld listens at {tmp_path}/none.sock" in result.output
-    assert "packaging/README.md" in result.output
+    assert "powerccl admin install" in result.output
     stale = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     stale.bind(str(tmp_path / "stale"))
     stale.close()

@@ -176,7 +176,7 @@ def test_a_build_without_the_adapter_says_so_only_when_asked(native: NativeFiles
 )
 def test_options_that_are_wrong(native: NativeFiles, tmp_path: Path, arguments: list[str], words: str) -> None:
     done = powerccl(native, tmp_path, "run", *arguments, "--", "true")
-    assert done.returncode == 1
+    assert done.returncode == 2
     assert words in done.stderr
 
 

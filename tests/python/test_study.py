@@ -362,7 +362,7 @@ def test_a_world_that_fails_costs_no_other(tmp_path: Path) -> None:
     """The others run and are shown; the failed one is named with its reason, what was not started is not failed."""
     folder, mended = tmp_path / "study", tmp_path / "mended"
     job = ("sh", "-c", f"test {{gpus}} -ne 2 -o -e {mended} || {{ echo out of memory; exit 3; }}")
-    words = ["study", "scaling", "--no-sweep", "--runs-dir", str(folder), "--gpus", "1,2,4", "--", *job]
+    words = ["study", "scaling", "--no-sweep", "--out", str(folder), "--gpus", "1,2,4", "--", *job]
     done = CliRunner().invoke(cli, words)
     assert done.exit_code == 1
     assert "error: 1 of 3 worlds failed: default-2" in done.stderr
@@ -388,7 +388,7 @@ def test_a_world_that_fails_costs_no_other(tmp_path: Path) -> None:
 
 
 def test_where_every_world_fails(tmp_path: Path) -> None:
-    words = ["study", "scaling", "--runs-dir", str(tmp_path / "study"), "--gpus", "1", "--", "false", "{gpus}"]
+    words = ["study", "scaling", "--out", str(tmp_path / "study"), "--gpus", "1", "--", "false", "{gpus}"]
     done = CliRunner().invoke(cli, words)
     assert done.exit_code == 1
     assert "no world of the study" in done.stderr
@@ -406,7 +406,7 @@ def test_a_study_goes_on_only_on_its_own_machine(tmp_path: Path, monkeypatch: py
     with pytest.raises(PowercclError) as error:
         run(tmp_path, command, [1, 4])
     assert "GPUs: 4 x NVIDIA H200 there, 8 x NVIDIA H200 here; driver: 580 there, 590 here" in error.value.message
-    assert "--runs-dir" in error.value.hint
+    assert "--out" in error.value.hint
     kept = launch.read_study(tmp_path / "study")
     assert sorted(kept.runs) == ["default-1", "default-2"]
     kept.machine = None

@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
 import socket
 import subprocess
 import sys
@@ -16,6 +17,7 @@ import pytest
 from click.testing import CliRunner
 from printing import printed
 from synthetic import HOST, MS, TraceWriter, training_run, uuid, write_info
+from textual.widgets import Static
 
 from powerccl.commands import cli
 from powerccl.live import processes
@@ -243,6 +245,43 @@ def test_the_live_view(tmp_path: Path, size: tuple[int, int]) -> None:
             assert "disk" in app.export_screenshot()
             await pilot.press("q")
         assert app.return_code == 0
+
+    asyncio.run(use())
+
+
+def test_ended_jobs_are_shown_as_ended(tmp_path: Path) -> None:
+    jobs = []
+    for code in (0, 3, None):
+        folder = training_run(tmp_path / f"run-{code}", ranks=2)
+        write_info(folder, 1_800_000_000, exit_code=code)
+        jobs.append(Watcher(folder).look(0, HOST))
+    text = shown(NodeView(host=HOST, unix_s=0, jobs=jobs), 120)
+    assert "0 jobs, 3 ended" in text
+    for words in ("run-0  ended, exit 0 ·", "run-3  ended, exit 3 ·", "run-None  ended ·"):
+        assert words in text, text
+
+
+def test_ranks_out_of_sight_are_counted(tmp_path: Path) -> None:
+    view = example(tmp_path)
+
+    async def use() -> None:
+        app = Top(lambda: view, 60)
+        async with app.run_test(size=(80, 12)) as pilot:
+
+            async def becomes(pattern: str) -> re.Match[str]:
+                """The line above the keys, once it is like this."""
+                for _ in range(100):
+                    await pilot.pause(0.05)
+                    if found := re.fullmatch(pattern, str(app.query_one("#rest", Static).render())):
+                        return found
+                raise AssertionError(f"{pattern}: {app.query_one('#rest', Static).render()}")
+
+            below = await becomes(r"── (\d) more ranks below ─+")
+            assert 0 < int(below[1]) < 8
+            await pilot.press(*["j"] * 11)
+            await becomes(r"── (\d) more ranks? above(, \d more ranks? below)? ─+")
+            await pilot.resize_terminal(80, 50)
+            await becomes(r"─{80}")
 
     asyncio.run(use())
 

@@ -77,7 +77,7 @@ class Faults:
     def page(self, verb: str, said: Said, differences: bool = False) -> None:
         """Judge a page of text, and how its verb ended."""
         self.pages += 1
-        if said.died or said.code == 2:
+        if said.died or said.code not in (0, 1):
             self.impossible.append(f"{verb} died: {(said.err or said.out)[-300:]!r}")
         self.impossible += [f"{verb}: {each}" for each in checks.text_faults(said.out + said.err, differences)]
 

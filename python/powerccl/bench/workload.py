@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from powerccl.errors import PowercclError
+from powerccl.errors import PowercclError, UsageError, choose
 from powerccl.patterns import PATTERNS, parse_bytes, size_class
 from powerccl.quantities import byte_size
 
@@ -64,15 +64,14 @@ def given(patterns: str, sizes: str) -> Workload:
     """
     cases = []
     for pattern in (part.strip() for part in patterns.split(",")):
-        if pattern not in PATTERNS:
-            raise PowercclError(f"unknown pattern '{pattern}'", f"known: {', '.join(PATTERNS)}")
+        choose("pattern", pattern, PATTERNS)
         for text in sizes.split(","):
             try:
                 size = parse_bytes(text)
             except ValueError as error:
-                raise PowercclError(f"--sizes {sizes}: not a list of sizes", "list them, such as 16K,1M,64M") from error
+                raise UsageError(f"--sizes {sizes}: not a list of sizes", "list them, such as 16K,1M,64M") from error
             if size < 8:
-                raise PowercclError(f"--sizes {sizes}: {text} is too small", "use at least 8 bytes")
+                raise UsageError(f"--sizes {sizes}: {text} is too small", "use at least 8 bytes")
             cases.append(Case(pattern, size))
     return Workload(_weighted(cases, [1.0] * len(cases)), f"{patterns} at {sizes}")
 

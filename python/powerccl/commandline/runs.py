@@ -41,6 +41,7 @@ runs_dir_option = click.option(
     "--runs-dir",
     type=click.Path(path_type=Path),
     callback=_own,
+    metavar="DIR",
     help="Directory of run folders.  [default: that of `powerccl config`, else runs]",
 )
 

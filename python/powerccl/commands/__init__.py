@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """The command line: one file a verb; a verb's module is imported when it is used.
 
-Exit codes: 0 done; 1 something the user can mend (`error:` and `hint:` say how); 2 unexpected, a fault of ours. A verb
-of several runs shows the complete ones if some of them failed, names those, and ends with 1. `powerccl run` and
-`powerccl bench` end with the exit code of what they started. If signal n ended it, they end with 128 + n. If it could
-not be found or executed, they end with 127 or 126, like a shell. `powerccl compare --fail-above` ends
-with 3 if B needs too much energy.
+Exit codes: 0 done; 1 something the user can mend (`error:` and `hint:` say how); 2 a wrong command line; 70 a fault of
+ours. A verb of several runs shows the complete ones if some of them failed, names those, and ends with 1.
+`powerccl run` and `powerccl bench` end with the exit code of what they started. If signal n ended it, they end with
+128 + n. If it could not be found or executed, they end with 127 or 126, like a shell. If `powerccl run` cannot start
+the job for another reason than a wrong command line, it ends with 125. `powerccl compare --fail-above` ends with 3 if
+B needs too much energy. docs/reference/commands.md says why.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ import click
 from powerccl import __version__
 from powerccl.commandline.extras import extra_of, not_installed
 from powerccl.commandline.output import fail, flush_output, say
-from powerccl.errors import JobBegunError, PowercclError, one_line
+from powerccl.errors import FAILED, FAULT, NOT_STARTED, USAGE, JobBegunError, PowercclError, choose, one_line
 
 # Where each verb lives: features have their own; the others put several rooms together.
 VERBS = {
@@ -47,6 +48,7 @@ VERBS = {
     "config": "powerccl.commands.config",
     "doctor": "powerccl.doctor.command",
     "bench": "powerccl.commands.bench",
+    "admin": "powerccl.admin.command",
     "completion": "powerccl.commands.completion",
 }
 
@@ -69,6 +71,18 @@ class Verbs(click.Group):
             gc.enable()
         return command
 
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """The verb that `args` begin with; of an unknown one, the nearest is suggested.
+
+        Raises:
+            UsageError: there is no such verb.
+        """
+        if not ctx.resilient_parsing:
+            choose("verb", args[0], VERBS)
+        return super().resolve_command(ctx, args)
+
     def main(self, *args: Any, **extra: Any) -> NoReturn:
         """Run, print errors as `error:` and `hint:`, and exit."""
         extra["standalone_mode"] = False
@@ -79,7 +93,7 @@ class Verbs(click.Group):
             gc.freeze()  # the interpreter's end would look through all modules, as long as a short job takes
             sys.exit(code)
         except PowercclError as error:
-            fail(error.message, error.hint)
+            fail(error.message, error.hint, _failed() if error.exit_code == FAILED else error.exit_code)
         except JobBegunError as error:
             _after_the_job(error)
         except click.exceptions.NoArgsIsHelpError as error:
@@ -87,9 +101,9 @@ class Verbs(click.Group):
             sys.exit(0)
         except click.UsageError as error:
             where = error.ctx.command_path if error.ctx else "powerccl"
-            fail(error.format_message(), f"`{where} --help` lists what it takes")
+            fail(error.format_message(), f"`{where} --help` lists what it takes", USAGE)
         except click.ClickException as error:
-            fail(error.format_message())
+            fail(error.format_message(), code=_failed())
         except (click.Abort, KeyboardInterrupt):
             sys.exit(130)
         except BrokenPipeError:
@@ -98,13 +112,15 @@ class Verbs(click.Group):
         except ModuleNotFoundError as error:
             if extra_of(error) is None:
                 raise
-            fail(*not_installed(error, next((word for word in sys.argv[1:] if word in VERBS), "")))
+            fail(*not_installed(error, next((word for word in sys.argv[1:] if word in VERBS), "")), _failed())
         except OSError as error:
             if error.filename is None and error.errno in _UNWRITABLE:
                 _cannot_print(error, 1)
             if error.errno == errno.ENOENT and "temporary directory" in str(error.strerror):  # as tempfile says it
                 _think_of_the_job(error)
-                fail("no folder takes temporary files", "make room in /tmp, or name another folder in TMPDIR")
+                fail(
+                    "no folder takes temporary files", "make room in /tmp, or name another folder in TMPDIR", _failed()
+                )
             _unexpected(error)
         except Exception as error:
             _unexpected(error)
@@ -112,6 +128,11 @@ class Verbs(click.Group):
 
 # What writing to a descriptor fails with; of a file that was opened by its name, the error has the name.
 _UNWRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
+
+
+def _failed() -> int:
+    """Exit code of a failure. `powerccl run` fails only before the job begins; later the job's own code counts."""
+    return NOT_STARTED if sys.argv[1:2] == ["run"] else FAILED
 
 
 def _flush(code: int) -> None:
@@ -144,7 +165,7 @@ def _unexpected(error: Exception) -> NoReturn:
 
 
 def _fail_unexpected(error: BaseException) -> NoReturn:
-    fail(f"unexpected: {one_line(error)}", "POWERCCL_DEBUG=1 shows where; please report it", 2)
+    fail(f"unexpected: {one_line(error)}", "POWERCCL_DEBUG=1 shows where; please report it", FAULT)
 
 
 def _trace(error: BaseException) -> None:

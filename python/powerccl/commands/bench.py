@@ -13,7 +13,7 @@ from typing import NoReturn
 import click
 
 from powerccl.commandline.output import fail, say
-from powerccl.errors import PowercclError
+from powerccl.errors import USAGE, PowercclError
 from powerccl.launch.child import ChildNotStartedError
 from powerccl.launch.emulation import Emulation, emulated_platform
 from powerccl.launch.native import BENCH, BENCH_MPI, NativeFiles, find_native
@@ -27,8 +27,10 @@ _RANK_VARIABLES = ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK")
 @click.command("bench", context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
 @click.option("--emulate", default="", metavar="NAME", help="Run on an emulated GPU server such as t4x8; needs no GPU.")
 @click.option("--mpi", is_flag=True, help="Measure the MPI library on CPUs, with powerccl-bench-mpi.")
-@click.option("-n", "count", type=click.IntRange(1), hidden=True)
-@click.option("--ranks", type=click.IntRange(1), help="With --mpi: number of ranks to start (also -n).  [default: 2]")
+@click.option("-n", "count", type=click.IntRange(1), metavar="N", hidden=True)
+@click.option(
+    "--ranks", type=click.IntRange(1), metavar="N", help="With --mpi: number of ranks to start (also -n).  [default: 2]"
+)
 @click.option(
     "--mpiexec", default="", metavar="PATH", help="With --mpi: launcher of the ranks.  [default: mpiexec in PATH]"
 )
@@ -56,10 +58,11 @@ def command(
     rest = list(arguments[1:] if arguments[:1] == ("--",) else arguments)
     if mpi:
         if emulate:
-            fail("--mpi and --emulate do not go together", "MPI is measured on this machine's own CPUs")
+            fail("--mpi and --emulate do not go together", "MPI is measured on this machine's own CPUs", USAGE)
         return _run_mpi(native, rest, count or ranks, mpiexec)
     if ranks is not None or mpiexec:
-        fail("--ranks and --mpiexec are options of --mpi", "powerccl bench --mpi -n 2 allreduce; GPUs are chosen by -g")
+        hint = "powerccl bench --mpi -n 2 allreduce; GPUs are chosen by -g"
+        fail("--ranks and --mpiexec are options of --mpi", hint, USAGE)
     if count is not None:
         rest = ["-n", str(count), *rest]  # powerccl-bench's own: iterations
     if not emulate:
@@ -108,7 +111,8 @@ def _run_mpi(native: NativeFiles, options: list[str], ranks: int | None, mpiexec
     program = str(native.path(BENCH_MPI))
     if any(name in os.environ for name in _RANK_VARIABLES):
         if ranks is not None or mpiexec:
-            fail("-n and --mpiexec: an MPI launcher has started this already", "give the number of ranks to it")
+            hint = "give the number of ranks to it"
+            fail("-n and --mpiexec: an MPI launcher has started this already", hint, USAGE)
         return _measure(native, [program], options, os.environ)
     if any(word in ("-h", "--help", "--version") for word in options):
         return _measure(native, [program], options, os.environ)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from powerccl import clean
+from powerccl.commandline.options import json_option
 from powerccl.commandline.output import say, write_out
 from powerccl.errors import PowercclError
 
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 
 
 @click.command("clocks")
-@click.option("--json", "as_json", is_flag=True, help="Print devices and lease holders as JSON.")
+@json_option("devices and lease holders")
 @click.option("--release", is_flag=True, help="End all leases that you hold. Their processes cannot get them again.")
 @click.option("--revoke", default="", metavar="DEVICE|all", help="End the lease of any user.  [administrators]")
 @click.option(
@@ -38,10 +39,11 @@ if TYPE_CHECKING:
     "--socket",
     "socket",
     type=click.Path(path_type=Path, readable=False),
+    metavar="PATH",
     help="Socket of powerccld.  [default: $POWERCCL_LEASE_SOCKET, else /run/powerccl/powerccld.sock]",
 )
 def command(
-    as_json: bool,
+    json_file: str,
     release: bool,
     revoke: str,
     restore: str,
@@ -62,7 +64,7 @@ def command(
     """  # noqa: D301 - click's mark for text that is not to be wrapped
     from powerccl.leases.client import connect, socket_path
 
-    wishes = [as_json, release, bool(revoke), bool(restore), drain is not None]
+    wishes = [bool(json_file), release, bool(revoke), bool(restore), drain is not None]
     if sum(wishes) > 1:
         raise click.UsageError("--json, --release, --revoke, --restore and --drain: one at a time")
     if user and not revoke:
@@ -81,21 +83,22 @@ def command(
             on = "no new leases from now on, those there are stay; undo it with `powerccl clocks --drain off`"
             say(answer or (on if drain == "on" else "new leases are given again"))
         else:
-            _show(leases, as_json)
+            _show(leases, json_file)
 
 
-def _show(leases: Leases, as_json: bool) -> None:
+def _show(leases: Leases, json_file: str) -> None:
     from powerccl.reports import clocks as report
 
     devices = leases.status()
-    if as_json:
+    if json_file:
         about = {
             "socket": str(leases.path),
             "admin": leases.admin,
             "heartbeat_ms": leases.heartbeat_ms,
             "gpu_interval_ms": leases.gpu_interval_ms,
         }
-        write_out("-", clean.to_json(report.as_json(leases, devices, about), indent=2))
+        write_out(json_file, clean.to_json(report.as_json(leases, devices, about), indent=2))
+    if json_file == "-":
         return
     from powerccl.console import Console
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from powerccl.errors import PowercclError, choose
+from powerccl.errors import UsageError, choose
 from powerccl.patterns import PATTERNS, parse_bytes
 
 SIZES = "128K:64M:2"
@@ -29,10 +29,11 @@ SIZES = "128K:64M:2"
 @click.option(
     "--clocks", default="", metavar="LIST", help="SM clocks in MHz.  [default: twelve of the supported clocks]"
 )
-@click.option("--name", default="", help="Name of the platform.  [default: from GPU model and count]")
+@click.option("--name", default="", metavar="NAME", help="Name of the platform.  [default: from GPU model and count]")
 @click.option(
     "--out",
     type=click.Path(path_type=Path, dir_okay=False),
+    metavar="FILE",
     help="Profile file to write, in JSON.  [default: ~/.config/powerccl/platforms/NAME.json]",
 )
 @click.option("--resume", is_flag=True, help="Continue an interrupted profile.")
@@ -55,7 +56,10 @@ SIZES = "128K:64M:2"
     "Tokens of a rank and micro-batch, width, hidden width.  [default: 4096x4096x4096]",
 )
 @click.option(
-    "--table", type=click.Path(path_type=Path, dir_okay=False), help="Also write the policy table to this file."
+    "--table",
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="FILE",
+    help="Also write the policy table to FILE.",
 )
 def command(
     emulate: str,
@@ -75,10 +79,15 @@ def command(
     Profile writes a platform profile, from which the clock policy per-call takes its clocks, and an HTML
     page with the curves. It prints minimum clocks and overhead points beside PCCL's. Measure a machine once. Stop with
     Ctrl-C, and continue with --resume.
-    """
+
+    \b
+    powerccl profile --set-clocks --name a100x8
+    powerccl profile --ways
+    powerccl profile --emulate t4x8 --patterns all_reduce --sizes 1M:16M:4
+    """  # noqa: D301 - click's mark for text that is not to be wrapped
     if ways:
         if set_clocks or clocks or table:
-            raise PowercclError("--ways sets no clocks", "leave --set-clocks, --clocks and --table out")
+            raise UsageError("--ways sets no clocks", "leave --set-clocks, --clocks and --table out")
         from powerccl.ways import profile as of_ways
         from powerccl.ways.verbs import measure_ways
 
@@ -86,7 +95,7 @@ def command(
         measure_ways(emulate, wanted, span, name, out, resume, products)
         return 0
     if products:
-        raise PowercclError("--products is for --ways", "add --ways")
+        raise UsageError("--products is for --ways", "add --ways")
     from powerccl.profile.verb import profile_machine
 
     terms = (emulate, _patterns(patterns, PATTERNS), _sizes(sizes), _clocks(clocks), set_clocks, name)
@@ -113,9 +122,9 @@ def _sizes(text: str) -> list[int]:
         else:
             sizes = sorted({parse_bytes(part) for part in text.split(",")})
     except ValueError as error:
-        raise PowercclError(f"--sizes {text}: not understood", "128K:64M:2 (from:to:factor) or 128K,1M,64M") from error
+        raise UsageError(f"--sizes {text}: not understood", "128K:64M:2 (from:to:factor) or 128K,1M,64M") from error
     if not sizes or sizes[0] < 1:
-        raise PowercclError(f"--sizes {text}: no size above 0", "128K:64M:2 (from:to:factor) or 128K,1M,64M")
+        raise UsageError(f"--sizes {text}: no size above 0", "128K:64M:2 (from:to:factor) or 128K,1M,64M")
     return sizes
 
 
@@ -124,7 +133,7 @@ def _clocks(text: str) -> list[int]:
     try:
         clocks = sorted({int(part) for part in text.split(",")} if text else set(), reverse=True)
     except ValueError as error:
-        raise PowercclError(f"--clocks {text}: not understood", "MHz, separated by commas: 1590,900,450") from error
+        raise UsageError(f"--clocks {text}: not understood", "MHz, separated by commas: 1590,900,450") from error
     if clocks and clocks[-1] <= 0:
-        raise PowercclError(f"--clocks {text}: a clock is above 0", "MHz, separated by commas: 1590,900,450")
+        raise UsageError(f"--clocks {text}: a clock is above 0", "MHz, separated by commas: 1590,900,450")
     return clocks

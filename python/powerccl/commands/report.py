@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING
 
 import click
 
+from powerccl.commandline.options import html_option, json_option
 from powerccl.commandline.runs import complete_run, find_run, runs_dir_option
 from powerccl.commandline.tariffs import asked_tariff, tariff_options
-from powerccl.errors import PowercclError
+from powerccl.errors import PowercclError, UsageError
 
 if TYPE_CHECKING:
     from powerccl.analysis.report_findings import Reference
@@ -20,13 +21,7 @@ if TYPE_CHECKING:
 
 @click.command("report")
 @click.argument("name", metavar="[RUN]", default="", shell_complete=complete_run)
-@click.option(
-    "--html",
-    "html_file",
-    type=click.Path(path_type=Path),
-    metavar="FILE",
-    help="Write one HTML page that opens offline.",
-)
+@html_option()
 @click.option("--perfetto", type=click.Path(path_type=Path), metavar="FILE", help="Write a trace for ui.perfetto.dev.")
 @click.option(
     "--csv",
@@ -35,7 +30,7 @@ if TYPE_CHECKING:
     metavar="DIR",
     help="Write the tables, one file each, into DIR.",
 )
-@click.option("--json", "json_file", default="", metavar="FILE", help="Write the findings in SI units (-: stdout).")
+@json_option("the findings, in SI units,")
 @click.option(
     "--kineto",
     multiple=True,
@@ -51,8 +46,9 @@ if TYPE_CHECKING:
 @click.option(
     "--ways",
     default="",
-    metavar="NAME|FILE",
-    help="Table of ways to say by what could be had without changing a clock.  [default: that of the run's GPUs]",
+    metavar="auto|NAME|FILE",
+    help="Table of ways to say by what could be had without changing a clock (auto: that of the run's GPUs).  "
+    "[default: auto]",
 )
 @click.option("--window", default="", metavar="FROM:TO", help="Report this part only, in seconds from the run's start.")
 @tariff_options
@@ -60,7 +56,7 @@ if TYPE_CHECKING:
 @click.option("-q", "--quiet", is_flag=True, help="Print errors only.")
 def command(
     name: str,
-    html_file: Path | None,
+    html_file: str,
     perfetto: Path | None,
     csv_folder: Path | None,
     json_file: str,
@@ -105,7 +101,7 @@ def command(
     folder = find_run(name, runs_dir, quiet=quiet)
     reference = _reference(platform, folder)
     made = report(folder, reference, [_kineto(text) for text in kineto], part)
-    table = load_table(ways) if ways else own_table(made.run)
+    table = load_table(ways) if ways not in ("", "auto") else own_table(made.run)
     if table:
         other_ways = possible(made.calls, table)
         if other_ways.rows:
@@ -171,7 +167,7 @@ def _window(text: str) -> tuple[float, float] | None:
     except ValueError:
         part = (0.0, 0.0)
     if not 0 <= part[0] < part[1] < 1e9:
-        raise PowercclError(f"--window {text}: not understood", "seconds from the run's start: --window 60:90")
+        raise UsageError(f"--window {text}: not understood", "seconds from the run's start: --window 60:90")
     return part
 
 

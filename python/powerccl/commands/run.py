@@ -13,12 +13,11 @@ from typing import TYPE_CHECKING
 import click
 
 from powerccl.commandline.extras import extra_of, not_installed
-from powerccl.commandline.options import overhead_option
+from powerccl.commandline.options import json_option, max_slowdown_option, overhead_option
 from powerccl.commandline.output import fail, flush_output, say, write_out
 from powerccl.commandline.runs import complete_file, given_runs_dir_option
-from powerccl.errors import JobBegunError, PowercclError, choose, one_line
+from powerccl.errors import JobBegunError, PowercclError, UsageError, choose, one_line
 from powerccl.launch.child import Child, ChildNotStartedError, InterruptionError, interruptible
-from powerccl.launch.environment import DEFAULT_SLOWDOWN_PCT, SLOWDOWN_RANGE_PCT
 from powerccl.launch.mpi import DEFAULT_MAX_DELAY_PCT, MAX_DELAY_RANGE_PCT, MODES
 from powerccl.launch.record import record
 from powerccl.launch.request import POLICIES, Request
@@ -44,12 +43,7 @@ if TYPE_CHECKING:
     metavar="NAME|FILE",
     help="Platform profile from which per-call takes its clocks.  [default: that of these GPUs]",
 )
-@click.option(
-    "--max-slowdown",
-    type=click.FloatRange(*SLOWDOWN_RANGE_PCT),
-    metavar="PERCENT",
-    help=f"Largest slowdown of the job's iterations that auto may cause.  [default: {DEFAULT_SLOWDOWN_PCT:g}]",
-)
+@max_slowdown_option
 @click.option("--emulate", default="", metavar="NAME", help="Run on an emulated GPU server such as t4x8; needs no GPU.")
 @click.option("--set-clocks", is_flag=True, help="Set the clocks of real GPUs. Without it, policies run dry on them.")
 @click.option(
@@ -81,7 +75,7 @@ if TYPE_CHECKING:
     help="Carry the all-gathers of PyTorch's FSDP2 out by copy engines where that is never slower, by a table that "
     "`powerccl profile --ways` measured. Needs NCCL 2.29 and memory for two layers.",
 )
-@click.option("--name", default="", help="Name of the run folder.  [default: the command's name]")
+@click.option("--name", default="", metavar="NAME", help="Name of the run folder.  [default: the command's name]")
 @given_runs_dir_option
 @click.option(
     "--interval-ms",
@@ -89,6 +83,7 @@ if TYPE_CHECKING:
     # Counters that change every 100 ms would stay in step with 20 ms, and hide when they change.
     default=19,
     show_default=True,
+    metavar="N",
     help="Time between samples of power and clocks, in ms; 0 takes none.",
 )
 @click.option(
@@ -96,7 +91,7 @@ if TYPE_CHECKING:
     is_flag=True,
     help="Add nothing to LD_PRELOAD. The run then lacks MPI, NCCL before 2.27, and where computation waits.",
 )
-@click.option("--json", "json_file", default="", metavar="FILE", help="Also write the summary to FILE (-: stdout).")
+@json_option("the summary")
 @click.option(
     "--quiet",
     "-q",
@@ -141,7 +136,7 @@ def command(
     srun powerccl run -- ./app
     """  # noqa: D301 - click's mark for text that is not to be wrapped
     if not arguments:
-        raise PowercclError("no command to run", "put it behind `--`: powerccl run -- python train.py")
+        raise UsageError("no command to run", "put it behind `--`: powerccl run -- python train.py")
     if mpi:
         choose("MPI mode", mpi, MODES)
     runs, problem = (runs_dir, "") if runs_dir else _own_runs_dir()

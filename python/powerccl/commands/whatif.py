@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING
 
 import click
 
-from powerccl.commandline.options import overhead_option
+from powerccl.commandline.options import json_option, max_slowdown_option, overhead_option
 from powerccl.commandline.runs import complete_run, find_run, runs_dir_option
 from powerccl.commandline.tariffs import asked_tariff, tariff_options
 from powerccl.errors import PowercclError
+from powerccl.launch.environment import DEFAULT_SLOWDOWN_PCT
 
 if TYPE_CHECKING:
     from powerccl.analysis.report_findings import NextStep
@@ -24,18 +25,17 @@ if TYPE_CHECKING:
 @click.option(
     "--platform", default="", metavar="NAME|FILE", help="Platform profile, or none.  [default: the run's own]"
 )
+@max_slowdown_option
 @click.option(
-    "--max-slowdown",
-    type=click.FloatRange(0.1, 50),
-    default=1.0,
-    show_default=True,
-    metavar="PERCENT",
-    help="Largest slowdown of the job that auto may cause.",
+    "--call-us",
+    type=click.FloatRange(min=0),
+    metavar="N",
+    help="Time of a clock call, in µs.  [default: the profile's]",
 )
-@click.option("--call-us", type=click.FloatRange(min=0), help="Time of a clock call, in µs.  [default: the profile's]")
 @click.option(
     "--transition-us",
     type=click.FloatRange(min=0),
+    metavar="N",
     help="Time from a clock call's return until the clock changes, in µs.  [default: the profile's]",
 )
 @overhead_option
@@ -53,11 +53,11 @@ if TYPE_CHECKING:
 )
 @tariff_options
 @runs_dir_option
-@click.option("--json", "json_file", default="", metavar="FILE", help="Write the findings to FILE (-: stdout).")
+@json_option("the findings")
 def command(
     name: str,
     platform: str,
-    max_slowdown: float,
+    max_slowdown: float | None,
     call_us: float | None,
     transition_us: float | None,
     overhead: str,
@@ -102,7 +102,8 @@ def command(
         automatic = next(each for each in prediction.policies if each.policy == "auto")
         return advise(run, summary_of(folder), None, None, automatic.saved_pct, automatic.slowdown_pct)
 
-    terms = Terms(max_slowdown, overhead, call_us, transition_us, ranks or 0)
+    budget_pct = DEFAULT_SLOWDOWN_PCT if max_slowdown is None else max_slowdown
+    terms = Terms(budget_pct, overhead, call_us, transition_us, ranks or 0)
     predict_policies(run, platform, terms, tariff, json_file, next_steps)
     return 0
 

@@ -9,10 +9,11 @@ from pathlib import Path
 import click
 
 from powerccl import clean
+from powerccl.commandline.options import html_option, json_option, markdown_option
 from powerccl.commandline.output import write_out
 from powerccl.commandline.runs import complete_run, find_run, last_runs, runs_dir_option
 from powerccl.commandline.tariffs import asked_tariff, tariff_options
-from powerccl.errors import PowercclError
+from powerccl.errors import PowercclError, UsageError
 
 
 @click.command("compare")
@@ -24,10 +25,8 @@ from powerccl.errors import PowercclError
     help="For runs: estimate the energy of each operation by regression. Takes seconds per run.",
 )
 @tariff_options
-@click.option(
-    "--html", "html_file", default="", metavar="FILE", help="Write an HTML page with overlaid curves to FILE."
-)
-@click.option("--json", "json_file", default="", metavar="FILE", help="Write the findings to FILE (-: stdout).")
+@html_option()
+@json_option("the findings")
 @click.option(
     "--csv", "csv_file", default="", metavar="FILE", help="Write one line per figure and side to FILE (-: stdout)."
 )
@@ -38,7 +37,7 @@ from powerccl.errors import PowercclError
     help="Energy gate for CI: end with exit code 3 if B needs more energy a step than A by over PERCENT, beyond "
     "chance. What cannot be decided is an error (exit code 1).",
 )
-@click.option("--markdown", "markdown_file", default="", metavar="FILE", help="Write the tables to FILE (-: stdout).")
+@markdown_option()
 def command(
     sides: tuple[str, ...],
     runs_dir: Path,
@@ -68,7 +67,7 @@ def command(
     if len(sides) < 2:
         last = last_runs(runs_dir)[:2]
         named = f"the last two runs: powerccl compare {last[1]} {last[0]}" if len(last) == 2 else "powerccl compare A B"
-        raise PowercclError(
+        raise UsageError(
             f"compare needs two sides, {'one is' if sides else 'none is'} named",
             f"{named}; A1,A2 makes one side of two",
         )

@@ -36,7 +36,7 @@ from powerccl.compare.member import (
 )
 from powerccl.compare.significance import HIGHER, LOWER, SAME, UNKNOWN, Cell, Change, Value, cell, change
 from powerccl.compare.sources import read_member
-from powerccl.errors import PowercclError
+from powerccl.errors import PowercclError, UsageError
 from powerccl.patterns import KIB
 from powerccl.quantities import MOST_NAMED, byte_size, plural, quantity_change, said_once
 from powerccl.tariff import Tariff
@@ -188,7 +188,7 @@ def _read(arguments: Sequence[str], find: Callable[[str], Path], read: Callable[
         parts = [rest] if Path(rest).exists() else [part for part in rest.split(",") if part]
         paths = [find(part) for part in parts]
         if not paths:
-            raise PowercclError(f"'{argument}' names nothing", "a side is [NAME=]RUN[,RUN...]")
+            raise UsageError(f"'{argument}' names nothing", "a side is [NAME=]RUN[,RUN...]")
         explicit |= bool(name) or len(paths) > 1
         asked.append((name or _short(paths), paths))
     if not explicit:

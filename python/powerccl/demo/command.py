@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from powerccl.commandline.options import html_option, json_option
 from powerccl.commandline.output import say, write_out
 from powerccl.errors import PowercclError, choose
 from powerccl.quantities import plural
@@ -29,18 +30,24 @@ POLICY = "per-call"
     multiple=True,
     default=["microllama"],
     show_default=True,
+    metavar="NAME",
     help=f"Model to replay: {', '.join(MODELS)}. Repeatable.",
 )
 @click.option(
-    "--iterations", type=click.IntRange(3, 1000), default=8, show_default=True, help="Number of measured iterations."
+    "--iterations",
+    type=click.IntRange(3, 1000),
+    default=8,
+    show_default=True,
+    metavar="N",
+    help="Number of measured iterations.",
 )
 @click.option(
     "--mpi/--no-mpi", default=True, show_default=True, help="Also run the second part, a real MPI job on two ranks."
 )
-@click.option("--json", "json_file", default="", metavar="FILE", help="Write the figures to FILE (-: stdout).")
-@click.option("--html", "html_file", default="", metavar="FILE", help="Write an HTML page with the pictures to FILE.")
+@json_option("the figures")
+@html_option("the pictures")
 @click.option(
-    "--runs-dir", type=click.Path(path_type=Path, file_okay=False), help="Keep the run folders in this directory."
+    "--runs-dir", type=click.Path(path_type=Path), metavar="DIR", help="Keep the run folders in this directory."
 )
 def command(
     models: tuple[str, ...], iterations: int, mpi: bool, json_file: str, html_file: str, runs_dir: Path | None
@@ -53,7 +60,12 @@ def command(
 
     The second part needs an MPI library. It runs a real job on two ranks, without and with PowerCCL. One rank has
     more work, so the other one waits.
-    """
+
+    \b
+    powerccl demo
+    powerccl demo --html demo.html
+    powerccl demo --model gpt2 --no-mpi --json -
+    """  # noqa: D301 - click's mark for text that is not to be wrapped
     models = tuple(dict.fromkeys(choose("model", model, MODELS) for model in models))
     from powerccl.demo.training import PLATFORM, PROFILE, train
     from powerccl.platforms.store import load_profile

@@ -40,7 +40,7 @@ SOCKET = "/run/powerccl/powerccld.sock"
 SOCKET_VARIABLE = "POWERCCL_LEASE_SOCKET"
 ROOT_SUFFIX = ".root"  # native/node/daemon/socket_place.h
 SILENCE_S = 5
-GUIDE = "an administrator installs it: packaging/README.md"
+GUIDE = "an administrator installs it: powerccl admin install"
 
 _TRY_AGAIN = "try again; an administrator can check it: systemctl status powerccld"
 _MOST_MESSAGES = 16384  # in answer to one request; more of them is not an answer

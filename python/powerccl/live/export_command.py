@@ -11,7 +11,7 @@ import click
 from powerccl.commandline.options import more_runs_option, seconds_option
 from powerccl.commandline.output import say, write_out
 from powerccl.commandline.runs import complete_run, find_run
-from powerccl.errors import PowercclError
+from powerccl.errors import UsageError
 from powerccl.live.exporter import PORT, parse_listen
 
 
@@ -46,7 +46,7 @@ def command(
 
     Export finds your running jobs by their processes (as root: all users' jobs), and asks the node's powerccld for its
     leases. With RUN, it exports these run folders instead. It reads the files of a run at each scrape, and runs until
-    you stop it. packaging/prometheus/ has a Grafana dashboard.
+    you stop it. `powerccl admin install` writes a Grafana dashboard.
 
     \b
     powerccl export --once
@@ -58,7 +58,7 @@ def command(
     if listen and once:
         raise click.UsageError("--once serves nothing: leave --listen out")
     if textfile and not textfile.endswith(".prom"):
-        raise PowercclError(f"--textfile {textfile}: node_exporter reads files in .prom only", "let its name end so")
+        raise UsageError(f"--textfile {textfile}: node_exporter reads files in .prom only", "let its name end so")
     address, port = parse_listen(listen)
 
     from powerccl.live.exporter import catch_up, keep_written, serve, write_textfile

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from powerccl.errors import PowercclError
+from powerccl.errors import PowercclError, UsageError
 from powerccl.files import written_whole
 from powerccl.quantities import exact
 
@@ -36,7 +36,7 @@ def parse_listen(text: str) -> tuple[str, int]:
         return HERE[0], PORT
     match = re.fullmatch(r"(?:(?P<address>\[[0-9a-fA-F:.]+\]|[^:\[\]]*):)?(?P<port>\d{1,5})", text)
     if not match or int(match["port"]) > 65535:
-        raise PowercclError(f"--listen {text}: not a port, nor an address and a port", f"--listen {PORT}, for instance")
+        raise UsageError(f"--listen {text}: not a port, nor an address and a port", f"--listen {PORT}, for instance")
     return (match["address"] or HERE[0]).strip("[]"), int(match["port"])
 
 

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from rich.console import Group, RenderableType
+from rich.style import Style
 from rich.text import Text
 
 from powerccl.console import Console
@@ -38,6 +39,7 @@ STALE_S = 3.0  # samples come twice a second
 BARS = "▁▂▃▄▅▆▇█"
 MOST_PATTERNS = 4
 MOST_MPI_RANKS = 16
+RANK_LINE = Style(meta={"rank": True})  # marks the lines of ranks, of which the live view counts those out of sight
 History = Mapping[str, Sequence[float]]
 
 
@@ -66,8 +68,9 @@ def print_top(console: Console, view: NodeView) -> None:
 
 def _title(view: NodeView, width: int, interval_s: float | None) -> Text:
     running = sum(not job.ended for job in view.jobs)
+    ended = f", {len(view.jobs) - running} ended" if running < len(view.jobs) else ""
     clock = time.strftime("%H:%M:%S", time.localtime(view.unix_s))
-    line = Text.assemble(("powerccl top", "bold"), f" · {view.host} · {clock} · {plural(running, 'job')}")
+    line = Text.assemble(("powerccl top", "bold"), f" · {view.host} · {clock} · {plural(running, 'job')}{ended}")
     if interval_s is not None and view.jobs:
         right = f"every {exact(interval_s, 's')}, over {exact(view.jobs[0].window_s, 's')}"
         if line.cell_len + len(right) + 2 <= width:
@@ -87,6 +90,8 @@ def _job(job: LiveJob, width: int, history: Sequence[float]) -> list[RenderableT
     narrow = width < WIDE
     name = heading(Path(job.folder).name, job.emulated.split(":")[0])
     facts = []
+    if job.ended:
+        facts.append(f"ended, exit {job.exit_code}" if job.exit_code is not None else "ended")
     if job.ranks or job.policy not in ("", "observe"):
         facts.append(
             f"policy {job.policy or '?'}" + (f", clocks {job.clocks}" if job.clocks not in ("", "none") else "")
@@ -94,15 +99,14 @@ def _job(job: LiveJob, width: int, history: Sequence[float]) -> list[RenderableT
     if job.restarts:
         facts.append(plural(job.restarts, "restart"))
     facts.append(seconds(job.elapsed_s))
-    if job.ended:
-        facts.append(f"ended, exit {job.exit_code}" if job.exit_code is not None else "ended")
-    elif job.pids:
+    if job.pids and not job.ended:
         facts.append(f"{job.user}, {plural(len(job.pids), 'process', 'processes')}")
     about = Text(" · ".join(facts))
+    if job.ended:
+        about.stylize("bold" if job.exit_code == 0 else "bold red", 0, len(facts[0]))
     lines: list[RenderableType] = [name]
     if name.cell_len + 2 + about.cell_len <= width:
-        name.append("  ").append_text(about)
-        name.stylize("not bold", len(name) - len(about))
+        name.append("  ", style="not bold").append_text(about)
     else:
         name.truncate(width, overflow="ellipsis")
         lines.append(about)
@@ -252,7 +256,7 @@ def _line(
     lease: str | None,
     narrow: bool,
 ) -> None:
-    cells: list[str | Text] = [of_gpu[0], "" if rank is None else _name(rank), *of_gpu[1:]]
+    cells: list[str | Text] = [of_gpu[0], "" if rank is None else Text(_name(rank), style=RANK_LINE), *of_gpu[1:]]
     if rank is None:
         cells += [NOT_KNOWN, NOT_KNOWN, ""]
     else:
@@ -299,7 +303,7 @@ def _mpi(mpi: LiveMpi, narrow: bool) -> Group:
         bar: str | Text = "" if rank.share_pct is None else _bar(rank.share_pct, 20)
         if rank.last_s is not None and rank.last_s > SILENT_S:
             bar = Text(f"no record for {age(rank.last_s)}", style="yellow")
-        table.add_row(_name(rank), *shares, number(rank.calls_per_s), bar)
+        table.add_row(Text(_name(rank), style=RANK_LINE), *shares, number(rank.calls_per_s), bar)
     table.add_more(len(mpi.ranks) - MOST_MPI_RANKS)
     texts = [
         f"{each.function} {percent(each.share_pct)} of the time, {number(each.calls_per_s)}/s"

@@ -35,11 +35,12 @@ class Top(App[None]):
     Screen { background: ansi_default; }
     VerticalScroll { background: ansi_default; scrollbar-size-vertical: 1; }
     #page { width: 100%; height: auto; background: ansi_default; color: ansi_default; }
+    #rest { width: 100%; height: 1; background: ansi_default; color: ansi_default; text-style: dim; }
     """
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("q,escape", "quit", "quit"),
         Binding("space", "pause", "pause"),
-        Binding("r", "look", "now"),
+        Binding("r", "look", "refresh"),
         Binding("plus,equals_sign", "pace(0.5)", "faster", key_display="+"),
         Binding("minus", "pace(2)", "slower", key_display="-"),
         Binding("j,down", "move(1)", "down", key_display="j"),
@@ -54,15 +55,18 @@ class Top(App[None]):
         self.paused = False
         self.view: NodeView | None = None
         self.history: dict[str, deque[float]] = {}
+        self.rank_lines: list[int] = []
 
     def compose(self) -> ComposeResult:
-        """The page and a line of keys."""
+        """The page, a line that sets the keys apart, and the keys."""
         with VerticalScroll():
             yield Static(Text("reading…", style="dim"), id="page")
+        yield Static(id="rest")
         yield Footer(show_command_palette=False, compact=True)
 
     def on_mount(self) -> None:
         """Begin to look."""
+        self.watch(self.query_one(VerticalScroll), "scroll_y", self._count_rest)
         self.action_look()
         self.set_timer(self.interval_s, self._tick)
 
@@ -102,7 +106,23 @@ class Top(App[None]):
             return
         page = self.query_one("#page", Static)
         width = max(self.size.width - 1, 20)
-        page.update(_laid_out(render(self.view, width, self.history, self.interval_s), width))
+        text, self.rank_lines = _laid_out(render(self.view, width, self.history, self.interval_s), width)
+        page.update(text)
+        self.call_after_refresh(self._count_rest)
+
+    def _count_rest(self) -> None:
+        """Say in the line above the keys how many ranks are out of sight."""
+        view = self.query_one(VerticalScroll)
+        first, height = round(view.scroll_y), view.size.height
+        above = sum(line < first for line in self.rank_lines)
+        below = sum(line >= first + height for line in self.rank_lines)
+        parts = [
+            f"{count} more {'rank' if count == 1 else 'ranks'} {where}"
+            for count, where in ((above, "above"), (below, "below"))
+            if count
+        ]
+        text = f"── {', '.join(parts)} " if parts else ""
+        self.query_one("#rest", Static).update(text + "─" * max(self.size.width - len(text), 0))
 
     def action_pause(self) -> None:
         """Stop looking, or go on."""
@@ -121,11 +141,19 @@ class Top(App[None]):
         self.query_one(VerticalScroll).scroll_relative(y=lines, animate=False)
 
 
-def _laid_out(page: RenderableType, width: int) -> Text:
-    """Tables as plain lines with styles: Textual would lay them out again each time that it asks for their height."""
+def _laid_out(page: RenderableType, width: int) -> tuple[Text, list[int]]:
+    """Tables as plain lines with styles, and the numbers of the lines of ranks.
+
+    Textual would lay tables out again each time that it asks for their height.
+    """
     console = Console(width=width, file=io.StringIO(), color_system="truecolor", force_terminal=True)
     lines = console.render_lines(page, console.options.update(width=width), pad=False)
-    return Text("\n").join(Text.assemble(*((part.text, part.style or "") for part in line)) for line in lines)
+    ranks = [index for index, line in enumerate(lines) if any(part.style and part.style.meta for part in line)]
+    text = Text("\n").join(
+        Text.assemble(*((part.text, part.style.clear_meta_and_links() if part.style else "") for part in line))
+        for line in lines
+    )
+    return text, ranks
 
 
 def run_top(look: Callable[[], NodeView], interval_s: float) -> None:

@@ -12,7 +12,7 @@ from typing import Generic, TypeVar
 
 import msgspec
 
-from powerccl.errors import PowercclError, nearest
+from powerccl.errors import PowercclError, UsageError, nearest
 from powerccl.files import decode_json, read_bytes, user_folder
 
 BUILTIN = Path(__file__).parent / "builtin"
@@ -86,7 +86,7 @@ class Catalog(Generic[T]):
             known = self.known()
             if name not in known:
                 hint = f"{nearest(name, known)}known: {', '.join(known) or 'none yet'}; {make}, or name its file"
-                raise PowercclError(f"unknown {self.name} '{name}'", hint)
+                raise UsageError(f"unknown {self.name} '{name}'", hint)
             path = known[name]
         again = f"make it again with `{self.verb}`"
         try:

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import msgspec
 
-from powerccl.errors import PowercclError, nearest
+from powerccl.errors import PowercclError, UsageError, nearest
 
 DATA = Path(__file__).parent / "parameters.json"
 UNSET = ""  # the choice that leaves a parameter at NCCL's default
@@ -176,7 +176,7 @@ def make_space(
         if equals:
             choices = tuple(value for value in values.split(",") if value)
             if not choices or not name.startswith("NCCL_"):
-                raise PowercclError(f"--parameter {text}: not of the form NAME=V1,V2", "NCCL_NAME=VALUE,VALUE,...")
+                raise UsageError(f"--parameter {text}: not of the form NAME=V1,V2", "NCCL_NAME=VALUE,VALUE,...")
             _refuse_unread("--parameter", name, by_name, read_by_nccl)
             by_name[name] = Parameter(name, choices, what="added")
         elif name not in by_name:
@@ -186,7 +186,7 @@ def make_space(
     for text in fix:
         name, equals, value = text.partition("=")
         if not equals or not name.startswith("NCCL_"):
-            raise PowercclError(f"--fix {text}: not of the form NAME=VALUE", "NCCL_NAME=VALUE")
+            raise UsageError(f"--fix {text}: not of the form NAME=VALUE", "NCCL_NAME=VALUE")
         _refuse_unread("--fix", name, by_name, read_by_nccl)
         fixed[name] = value
     forbidden = set(forbid)
@@ -236,7 +236,7 @@ def _refuse_unread(option: str, name: str, known: Collection[str], read_by_nccl:
         )
 
 
-def _unknown(option: str, name: str, known: Iterable[str]) -> PowercclError:
-    return PowercclError(
+def _unknown(option: str, name: str, known: Iterable[str]) -> UsageError:
+    return UsageError(
         f"{option} {name}: unknown parameter", f"{nearest(name, known)}add one with --parameter NAME=V1,V2"
     )

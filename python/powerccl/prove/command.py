@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 @click.option(
     "--out",
     type=click.Path(path_type=Path, dir_okay=False),
+    metavar="FILE",
     help="File to write, in JSON (-: stdout).  [default: proof-GPUxCOUNT.json]",
 )
 def command(emulate: str, set_clocks: bool, dry: bool, only_plan: bool, quick: bool, out: Path | None) -> int:

@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING
 
 import click
 
+from powerccl.commandline.options import html_option, json_option, markdown_option
 from powerccl.commandline.output import say
 from powerccl.commandline.runs import complete_file
-from powerccl.errors import PowercclError
+from powerccl.errors import PowercclError, UsageError
 
 if TYPE_CHECKING:
     from powerccl.study.worlds import ScalingFindings
@@ -44,7 +45,10 @@ def command() -> None:
     help="Emulated platforms. Each world size runs on the first one with enough GPUs.",
 )
 @click.option(
-    "--tokens", type=click.IntRange(1), help="Tokens per iteration and GPU, if the job's {json} file has none."
+    "--tokens",
+    type=click.IntRange(1),
+    metavar="N",
+    help="Tokens per iteration and GPU, if the job's {json} file has none.",
 )
 @click.option(
     "--nccl", default="", metavar="FILE", help="libnccl.so.2 to sweep.  [default: the one that the loader finds]"
@@ -54,26 +58,17 @@ def command() -> None:
     "--no-all-reduce", is_flag=True, help="Sweep the job's collectives only, without all-reduces of 16 to 192 MiB."
 )
 @click.option(
-    "--runs-dir",
+    "--out",
     type=click.Path(path_type=Path, file_okay=False),
     default=Path("study"),
     show_default=True,
+    metavar="DIR",
     help="Folder of the study. An existing one is continued.",
 )
 @click.option("--from", "source", default="", metavar="DIR", help="Only print the study in DIR again.")
-@click.option(
-    "--json", "json_file", default="", metavar="FILE", help="Also write the findings to FILE (-: only them, to stdout)."
-)
-@click.option(
-    "--markdown",
-    "markdown_file",
-    default="",
-    metavar="FILE",
-    help="Also write the tables to FILE (-: only them, to stdout).",
-)
-@click.option(
-    "--html", "html_file", default="", metavar="FILE", help="Write an HTML page with charts and tables to FILE."
-)
+@json_option("the findings")
+@markdown_option()
+@html_option()
 @click.argument(
     "arguments", nargs=-1, type=click.UNPROCESSED, metavar="-- COMMAND [ARGS]...", shell_complete=complete_file
 )
@@ -85,7 +80,7 @@ def scaling(
     nccl: str,
     no_sweep: bool,
     no_all_reduce: bool,
-    runs_dir: Path,
+    out: Path,
     source: str,
     json_file: str,
     markdown_file: str,
@@ -113,11 +108,11 @@ def scaling(
 
     if source:
         if arguments or gpus or emulate:
-            raise PowercclError("--from only prints what is there", "leave it out to run more worlds into --runs-dir")
+            raise UsageError("--from only prints what is there", "leave it out to run more worlds into --out")
         folder, study = Path(source), read_study(Path(source))
     else:
         if not gpus:
-            raise PowercclError("--gpus is missing", "world sizes, such as --gpus 1,2,4")
+            raise UsageError("--gpus is missing", "world sizes, such as --gpus 1,2,4")
         asked = Asked(
             command=list(arguments),
             gpus=parse_gpus(gpus),
@@ -127,7 +122,7 @@ def scaling(
             all_reduce=not no_all_reduce,
         )
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # so that an emulator ends with us
-        folder, study = runs_dir, run_study(asked, runs_dir, say, sweep=not no_sweep, nccl=nccl)
+        folder, study = out, run_study(asked, out, say, sweep=not no_sweep, nccl=nccl)
     scaled = findings(study, folder)
     if not scaled.worlds:
         raise PowercclError(

@@ -21,7 +21,7 @@ from pathlib import Path
 import msgspec
 
 from powerccl.bench.server import BenchServer
-from powerccl.errors import PowercclError
+from powerccl.errors import PowercclError, UsageError, choose
 from powerccl.files import read_bytes, read_json, write_whole
 from powerccl.launch.child import ChildNotStartedError
 from powerccl.launch.emulation import Emulation, emulated_platform, platform_name
@@ -83,13 +83,10 @@ def parse_links(text: str) -> list[str]:
     """Kinds of link of `--links`.
 
     Raises:
-        PowercclError: one of them is not known.
+        UsageError: one of them is not known, or there is none.
     """
     names = [each.strip() for each in text.split(",") if each.strip()]
-    unknown = [each for each in names if each not in LINKS]
-    if unknown or not names:
-        raise PowercclError(f"--links {text}: unknown link '{''.join(unknown[:1])}'", f"known: {', '.join(LINKS)}")
-    return list(dict.fromkeys(names))
+    return list(dict.fromkeys(choose("link", each, LINKS) for each in names or [""]))
 
 
 def parse_gpus(text: str) -> list[int]:
@@ -101,9 +98,9 @@ def parse_gpus(text: str) -> list[int]:
     try:
         sizes = sorted({int(each) for each in text.split(",")})
     except ValueError as error:
-        raise PowercclError(f"--gpus {text}: not a list of world sizes", "list them, such as 1,2,4,8") from error
+        raise UsageError(f"--gpus {text}: not a list of world sizes", "list them, such as 1,2,4,8") from error
     if sizes[0] < 1:
-        raise PowercclError(f"--gpus {text}: a world has at least one GPU", "list world sizes, such as 1,2,4,8")
+        raise UsageError(f"--gpus {text}: a world has at least one GPU", "list world sizes, such as 1,2,4,8")
     return sizes
 
 
@@ -164,7 +161,7 @@ def read_study(folder: Path) -> Study:
     try:
         study = read_json(path, Study)
     except OSError as error:
-        raise PowercclError(f"no study in {folder}", "name the folder of --runs-dir") from error
+        raise PowercclError(f"no study in {folder}", "name the folder of --out") from error
     except msgspec.MsgspecError as error:
         raise PowercclError(f"{path}: {error}", "run the study again in another folder") from error
     if study.schema > STUDY_SCHEMA:
@@ -207,12 +204,12 @@ def words_of(command: list[str]) -> str:
 
 def _check(asked: Asked) -> None:
     if not asked.command:
-        raise PowercclError(
+        raise UsageError(
             "no command to run",
             f"write it after `--`, with {GPUS} for the world size: -- torchrun --nproc-per-node {GPUS} train.py",
         )
     if len(asked.gpus) > 1 and not any(GPUS in word for word in asked.command):
-        raise PowercclError(
+        raise UsageError(
             f"the command is the same for every world size: {GPUS} is not in it",
             f"write {GPUS} where the number of GPUs belongs: torchrun --nproc-per-node {GPUS} train.py",
         )
@@ -230,12 +227,12 @@ def _platforms(native: NativeFiles, asked: Asked) -> list[tuple[int, str, Path]]
         platforms.append((_gpus_of(path), name, path))
     most = max((gpus for gpus, _, _ in platforms), default=asked.gpus[-1])
     if most < asked.gpus[-1]:
-        raise PowercclError(
+        raise UsageError(
             f"{plural(asked.gpus[-1], 'GPU')} needed, but the emulated platforms have at most {most}",
             "add another platform after a comma: --emulate a100x4,a100x8-two-nodes",
         )
     if len(asked.links) > 1 and platforms:
-        raise PowercclError(
+        raise UsageError(
             "--links does not apply to emulated platforms",
             "emulate a platform with other links: --emulate h200x4-sockets",
         )
@@ -291,9 +288,9 @@ def _open(native: NativeFiles, asked: Asked, platforms: list[tuple[int, str, Pat
         if not same:
             raise PowercclError(
                 f"{folder} holds another study: {words_of(before.command)}",
-                f"name another folder with --runs-dir, or print that study: powerccl study scaling --from {folder}",
+                f"name another folder with --out, or print that study: powerccl study scaling --from {folder}",
             )
-        hint = f"name another folder with --runs-dir, or print that study: powerccl study scaling --from {folder}"
+        hint = f"name another folder with --out, or print that study: powerccl study scaling --from {folder}"
         here = _machine(native, platforms, nccl)
         for platform, machine in here.items():
             refuse_other(f"the study in {folder}", (study.machine or {}).get(platform), machine, hint)
@@ -314,9 +311,7 @@ def _save(study: Study, folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         write_whole(folder / STUDY_FILE, msgspec.json.format(msgspec.json.encode(study), indent=1) + b"\n")
     except OSError as error:
-        raise PowercclError(
-            f"cannot write in {folder}: {error.strerror}", "name another folder with --runs-dir"
-        ) from error
+        raise PowercclError(f"cannot write in {folder}: {error.strerror}", "name another folder with --out") from error
 
 
 def _run(

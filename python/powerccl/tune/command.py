@@ -14,7 +14,7 @@ import click
 
 from powerccl.commandline.output import say
 from powerccl.commandline.runs import complete_run, find_run, runs_dir_option
-from powerccl.errors import PowercclError
+from powerccl.errors import PowercclError, UsageError
 from powerccl.files import write_whole
 from powerccl.quantities import change
 
@@ -64,16 +64,17 @@ DEFAULT_TIME = "10m"
     metavar="TIME",
     help="Duration of the search, such as 90s, 10m or 2h.",
 )
-@click.option("--trials", type=click.IntRange(1), help="Largest number of configurations to try.")
+@click.option("--trials", type=click.IntRange(1), metavar="N", help="Largest number of configurations to try.")
 @click.option(
     "--timeout",
     type=click.FloatRange(1),
     default=20.0,
     show_default=True,
-    help="Seconds after which a trial counts as hung.",
+    metavar="SECONDS",
+    help="Time after which a trial counts as hung.",
 )
 @click.option("--emulate", default="", metavar="NAME", help="Tune an emulated GPU server such as h200x4-sockets.")
-@click.option("--gpus", type=click.IntRange(2), help="Number of ranks, one per GPU.  [default: all GPUs]")
+@click.option("--gpus", type=click.IntRange(2), metavar="N", help="Number of ranks, one per GPU.  [default: all GPUs]")
 @click.option(
     "--nccl", default="", metavar="FILE", help="libnccl.so.2 to tune.  [default: the one that the loader finds]"
 )
@@ -107,16 +108,25 @@ DEFAULT_TIME = "10m"
     "have it.  [default: 4096x4096x4096]",
 )
 @click.option("--no-rules", is_flag=True, help="Make no rules for NCCL's tuner plugin.")
-@click.option("--seed", type=int, default=1, show_default=True, help="Seed of the search. Give each worker its own.")
-@click.option("--name", default="", help="Name of the tuned profile.  [default: from GPU, ranks and links]")
+@click.option(
+    "--seed", type=int, default=1, show_default=True, metavar="N", help="Seed of the search. Give each worker its own."
+)
+@click.option(
+    "--name", default="", metavar="NAME", help="Name of the tuned profile.  [default: from GPU, ranks and links]"
+)
 @click.option(
     "--out",
     type=click.Path(path_type=Path, file_okay=False),
+    metavar="DIR",
     help="Folder of the search. An existing one is continued; several workers may share it.  [default: tune/NAME]",
 )
 @click.option("--verify", default="", metavar="NAME|FILE", help="Only confirm an existing tuned profile again.")
 @click.option(
-    "--csv", "csv_file", type=click.Path(path_type=Path, dir_okay=False), help="Also write the rules to this file."
+    "--csv",
+    "csv_file",
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="FILE",
+    help="Also write the rules to FILE.",
 )
 @click.option("--list", "only_list", is_flag=True, help="Only list the parameters that tune would search, and why.")
 def command(
@@ -170,15 +180,13 @@ def command(
 
     profile = load_tuned(verify) if verify else None
     if profile and profile.ways and not beside_run:
-        raise PowercclError(f"'{profile.name}' was tuned beside a recorded run", "name such a run with --beside")
+        raise UsageError(f"'{profile.name}' was tuned beside a recorded run", "name such a run with --beside")
     if beside_run and (patterns or source or sizes or symmetric):
-        raise PowercclError(
-            "--beside RUN says all of what is tuned", "leave PATTERN, --from, --sizes and --symmetric out"
-        )
+        raise UsageError("--beside RUN says all of what is tuned", "leave PATTERN, --from, --sizes and --symmetric out")
     if products and not beside_run:
-        raise PowercclError("--products is for --beside RUN", "leave it out")
+        raise UsageError("--products is for --beside RUN", "leave it out")
     if source and (patterns or sizes):
-        raise PowercclError("--from says what is tuned; PATTERNs and --sizes do, too", "give one or the other")
+        raise UsageError("--from says what is tuned; PATTERNs and --sizes do, too", "give one or the other")
     beside = find_run(beside_run, runs_dir) if beside_run else None
     source = str(find_run(source, runs_dir)) if source else ""
     asked = Asked(
@@ -326,7 +334,7 @@ def _confirmed_before(profile: TunedProfile) -> Workload:
 def _seconds(text: str) -> float:
     match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([smh]?)", text.strip())
     if not match or float(match[1]) <= 0:
-        raise PowercclError(f"--time {text}: not understood", "90s, 10m or 2h")
+        raise UsageError(f"--time {text}: not understood", "90s, 10m or 2h")
     return float(match[1]) * {"": 1, "s": 1, "m": 60, "h": 3600}[match[2]]
 
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from powerccl.errors import PowercclError
+from powerccl.errors import choose
 from powerccl.launch.emulation import platform_name
 from powerccl.launch.gpus import nvlink_generation
 from powerccl.platforms.parameters import LINKS
@@ -31,10 +31,7 @@ def parse_links(text: str) -> tuple[str, ...]:
     """Links of `--links`.
 
     Raises:
-        PowercclError: one of them is not known.
+        UsageError: one of them is not known.
     """
     links = tuple(part.strip() for part in text.split(",") if part.strip())
-    for link in links:
-        if link not in LINKS:
-            raise PowercclError(f"--links {text}: unknown link '{link}'", f"known: {', '.join(LINKS)}")
-    return links
+    return tuple(choose("link", link, LINKS) for link in links)

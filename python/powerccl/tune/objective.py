@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from powerccl.bench.workload import Case
-from powerccl.errors import PowercclError
+from powerccl.errors import UsageError
 
 KINDS = ("time", "energy", "edp", "energy@slowdown=PERCENT%")
 Costs = Mapping[str, tuple[float, float | None]]  # case key -> us an operation, joules of all GPUs an operation
@@ -60,7 +60,7 @@ def parse_objective(text: str) -> Objective:
         return Objective("energy", float(bounded[1]) / 100)
     if text in ("time", "energy", "edp"):
         return Objective(text)
-    raise PowercclError(
+    raise UsageError(
         f"--objective {text}: unknown objective", f"use one of {', '.join(KINDS)}, such as energy@slowdown=1%"
     )
 

@@ -12,7 +12,7 @@ from powerccl import clean
 from powerccl.commandline.output import say, write_out
 from powerccl.commandline.references import gpu_names, own_table
 from powerccl.console import Console
-from powerccl.errors import PowercclError
+from powerccl.errors import PowercclError, UsageError
 from powerccl.platforms.ways import WaysTable, load_table
 from powerccl.traces.folder import RunData
 from powerccl.ways import profile
@@ -43,7 +43,7 @@ def _span(sizes: list[int]) -> tuple[int, int, int]:
     """Sizes as first, last and factor."""
     factor = sizes[1] // sizes[0] if len(sizes) > 1 else 2
     if any(later != factor * before for before, later in pairwise(sizes)):
-        raise PowercclError("--sizes: --ways takes sizes that grow by one whole factor", "try 16M:256M:2")
+        raise UsageError("--sizes: --ways takes sizes that grow by one whole factor", "try 16M:256M:2")
     return sizes[0], sizes[-1], factor
 
 
