@@ -97,7 +97,7 @@ def test_help_texts_are_of_one_style() -> None:
 
 @pytest.mark.parametrize(("words", "command"), list(verbs()), ids=[" ".join(words) for words, _ in verbs()])
 def test_examples_are_there_and_parse(words: tuple[str, ...], command: click.Command) -> None:
-    block = (command.help or "").partition("\b\n")[2].replace("\\\n", " ")
+    block = (command.help or "").rpartition("\b\n")[2].replace("\\\n", " ")
     examples = [line.strip() for line in block.splitlines() if line.strip()]
     assert any(f"powerccl {' '.join(words)}" in example for example in examples)
     for example in examples:

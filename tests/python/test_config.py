@@ -47,7 +47,7 @@ def run(*arguments: str) -> Result:
 
 def error_of(*arguments: str) -> PowercclError:
     result = run(*arguments)
-    assert result.exit_code == 1 and result.stderr.startswith("error: "), result.output
+    assert result.exit_code in (1, 2) and result.stderr.startswith("error: "), result.output
     message, _, hint = result.stderr.removeprefix("error: ").partition("\nhint: ")
     return PowercclError(message, hint.strip())
 

@@ -109,7 +109,7 @@ def test_what_github_and_files_get(tmp_path: Path) -> None:
 
 def test_what_it_does_not_judge(tmp_path: Path) -> None:
     plain = run_of(tmp_path / "a")
-    assert gate(plain, plain, plain, "--fail-above", "2%")[0] == 1
+    assert gate(plain, plain, plain, "--fail-above", "2%")[0] == 2
     for text in ("much", "-1%", "nan"):
         with pytest.raises(PowercclError, match="takes a percentage"):
             parse_limit(text)

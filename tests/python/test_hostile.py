@@ -201,7 +201,7 @@ def takes_a_run(command: click.Command) -> bool:
 
 def writers(command: click.Command) -> list[str]:
     """Options that name a file or a folder to be written."""
-    reads = ("--platform", "--kineto")
+    reads = ("--platform", "--kineto", "--runs-dir")
     options = [each for each in command.params if isinstance(each, click.Option) and each.metavar in ("FILE", "DIR")]
     return [each.opts[-1] for each in options if each.opts[-1] not in reads]
 

@@ -34,6 +34,7 @@ def _own(_context: click.Context, _option: click.Parameter, given: Path | None) 
 given_runs_dir_option = click.option(
     "--runs-dir",
     type=click.Path(path_type=Path),
+    metavar="DIR",
     help="Directory of run folders.  [default: that of `powerccl config`, else runs]",
 )
 # Of the verbs that find runs by name.

@@ -13,12 +13,11 @@ SHELLS = ("bash", "zsh", "fish")
 def command(shell: str) -> int:
     """Print a script with which a shell completes commands and runs.
 
-    Put the line of your shell into its start-up file.
+    In bash, put eval "$(powerccl completion bash)" into ~/.bashrc. In zsh, put the same with zsh into ~/.zshrc, behind
+    compinit. In fish, put the line below into ~/.config/fish/config.fish.
 
     \b
-    eval "$(powerccl completion bash)"            # ~/.bashrc
-    eval "$(powerccl completion zsh)"             # ~/.zshrc, behind compinit
-    powerccl completion fish | source             # ~/.config/fish/config.fish
+    powerccl completion fish | source
     """  # noqa: D301 - click's mark for text that is not to be wrapped
     from click.shell_completion import get_completion_class
 

@@ -66,7 +66,11 @@ def set_value(name: str, value: str) -> int:
 @command.command("unset")
 @click.argument("name", metavar="SETTING")
 def unset(name: str) -> int:
-    """Remove a setting from your file."""
+    """Remove a setting from your file.
+
+    \b
+    powerccl config unset price
+    """  # noqa: D301 - click's mark for text that is not to be wrapped
     choose("setting", name, SETTINGS)
     _change(name, "")
     return 0

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import click
 
+from powerccl.commandline.options import json_option
 from powerccl.commandline.runs import complete_run, runs_dir_option
-from powerccl.errors import PowercclError
+from powerccl.errors import PowercclError, UsageError
 
 SORTS = ("name", "when", "time", "gpus", "energy", "iteration", "exposed", "exit")  # runs.selection.COLUMNS
 
@@ -22,7 +23,7 @@ SORTS = ("name", "when", "time", "gpus", "energy", "iteration", "exposed", "exit
 @click.option("--last", type=click.IntRange(1), metavar="N", help="Only the newest N.  [default: 30 in the terminal]")
 @click.option("--sort", type=click.Choice(SORTS), help="Sort by this column, most first.  [default: newest first]")
 @runs_dir_option
-@click.option("--json", "json_file", default="", metavar="FILE", help="Write the rows in SI units (-: stdout).")
+@json_option("the rows in SI units")
 @click.option("--csv", "csv_file", default="", metavar="FILE", help="Write the rows in SI units (-: stdout).")
 def command(
     patterns: tuple[str, ...],
@@ -53,7 +54,7 @@ def command(
     from powerccl.runs.selection import in_order, parse_since, select
 
     if json_file == csv_file == "-":
-        raise click.UsageError("--json and --csv cannot both go to stdout")
+        raise UsageError("--json and --csv cannot both go to stdout")
     since_s = parse_since(since, datetime.now()) if since else 0.0
     all_rows = run_rows(runs_dir)
     if not all_rows:
