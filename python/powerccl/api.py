@@ -411,7 +411,9 @@ def _frame(of: type[Any], rows: Iterable[Any]) -> pl.DataFrame:
     kinds: dict[Any, Any] = {str: pl.String, int: pl.Int64, float: pl.Float64, bool: pl.Boolean}
     kinds |= {list[each]: pl.List(kind) for each, kind in kinds.items()}  # type: ignore[valid-type]
     kinds |= {each | None: kind for each, kind in kinds.items()}
-    schema = {name: kinds[hint] for name, hint in get_type_hints(of).items() if hint in kinds}
+    hints = get_type_hints(of)
+    hints = {**{name: hints[name] for name in ("rank", "host", "gpu") if name in hints}, **hints}
+    schema = {name: kinds[hint] for name, hint in hints.items() if hint in kinds}
     values = [msgspec.to_builtins(row, enc_hook=plain) for row in rows]
     table = pl.DataFrame([{name: row[name] for name in schema} for row in values], schema=schema)
     return table.with_columns(selectors.float().fill_nan(None))

@@ -29,7 +29,7 @@ class GpuEnergy:
         self.breaks = 0
         self._gap_ns = GAP_PERIODS * max(number_of(about, "interval_ns"), 1)
         self._counts: bool | None = None  # whether it has a counter: the first sample says so
-        self._read: tuple[int, int] | None = None  # the counter's last reading: ns, uJ
+        self._read: tuple[int, int, float] | None = None  # the counter's last reading: ns, uJ, integral then
         self._changed = True  # at that reading
         self._power: tuple[int, int] | None = None  # the last power sample: ns, mW
         self._integral = 0.0  # J by power samples
@@ -93,7 +93,7 @@ class GpuEnergy:
         return True
 
     def _count(self, time_ns: int, energy_uj: int) -> None:
-        read, self._read = self._read, (time_ns, energy_uj)
+        read, self._read = self._read, (time_ns, energy_uj, self._integral)
         gained = energy_uj - read[1] if read else 0
         if read is None or gained < 0 or gained / 1e6 > MOST_WATTS * (time_ns - read[0]) / 1e9:
             self._restart()
@@ -105,17 +105,14 @@ class GpuEnergy:
             return
         at_ns = time_ns if self._changed or self._between else (read[0] + time_ns) // 2
         self._changed = True
-        self._follow_power(at_ns, read[1] / 1e6, energy_uj / 1e6)
+        self._follow_power(read, energy_uj / 1e6)
         self._add(at_ns, energy_uj / 1e6)
 
-    def _follow_power(self, until_ns: int, begin: float, end: float) -> None:
-        """Points between two readings of the counter, where power was sampled between them."""
+    def _follow_power(self, read: tuple[int, int, float], end: float) -> None:
+        """Points between the reading before and this one, where power was sampled between them."""
         between, self._between = self._between, []
-        first, last = (between[0][1], self._integral) if between else (0.0, 0.0)
-        if last <= first or until_ns <= self.known_ns:
+        begin, first = read[1] / 1e6, read[2]
+        if self._integral <= first:
             return
-        # The first sample between them stands for the time since the reading, too.
-        before = (between[0][0] - self.known_ns) / max(until_ns - self.known_ns, 1)
         for time_ns, integral in between:
-            share = before + (1 - before) * (integral - first) / (last - first)
-            self._add(time_ns, begin + share * (end - begin))
+            self._add(time_ns, begin + (integral - first) / (self._integral - first) * (end - begin))
