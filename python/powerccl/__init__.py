@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     import os
 
-    from powerccl.api import Run
+    from powerccl.api.run import Run
 
 __version__ = "0.1.0"
 __all__ = ["open_run"]
@@ -24,6 +24,6 @@ def open_run(path: str | os.PathLike[str] = "latest") -> Run:
     """
     import os
 
-    from powerccl.api import open_folder
+    from powerccl.api import open_path
 
-    return open_folder(os.fspath(path))
+    return open_path(os.fspath(path))

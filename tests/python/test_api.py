@@ -149,7 +149,9 @@ def test_what_is_no_run(tmp_path: Path) -> None:
 
 
 def test_importing_it_imports_no_tables() -> None:
-    code = "import sys, powerccl; print(sorted({'polars', 'numpy', 'click', 'msgspec'} & set(sys.modules)), powerccl.__all__)"
+    code = (
+        "import sys, powerccl; print([n for n in ('polars', 'numpy', 'click') if n in sys.modules], powerccl.__all__)"
+    )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[] ['open_run']"
 

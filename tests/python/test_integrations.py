@@ -3,19 +3,20 @@
 
 from __future__ import annotations
 
+import ctypes
 import importlib.util
 import os
+import platform
 import subprocess
 import sys
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import synthetic
 from synthetic import MS
 
-from powerccl.integrations import StepMeter, meter, sources
+from powerccl.integrations import StepMeter, meter
 from powerccl.integrations.gpu_energy import GpuEnergy
 
 STEP_MS, STEP_JOULES = 600, 2 * (0.15 * 70 + 0.45 * 45)  # of synthetic.training_run: two GPUs
@@ -37,7 +38,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     own = Clock()
     monkeypatch.setattr(meter, "monotonic_ns", own)
     monkeypatch.setattr(meter, "CLOSE_S", 0.0)
-    monkeypatch.setattr(sources.platform, "node", lambda: synthetic.HOST)
+    monkeypatch.setattr(platform, "node", lambda: synthetic.HOST)
     meter._say.cache_clear()
     return own
 
@@ -143,9 +144,7 @@ def test_what_the_policy_costs(tmp_path: Path, clock: Clock, monkeypatch: pytest
 
 
 @pytest.mark.parametrize("damage", ["gone", "fifo", "noise", "no-samples"])
-def test_a_fault_costs_one_line(
-    damage: str, tmp_path: Path, clock: Clock, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_fault_costs_one_line(damage: str, tmp_path: Path, clock: Clock, capsys: pytest.CaptureFixture[str]) -> None:
     run = Growing(tmp_path / "run", clock)
     own = StepMeter(environment=run.environment)
     run.at(STEP_MS)
@@ -174,7 +173,7 @@ def test_without_a_driver_it_says_so(clock: Clock, capsys: pytest.CaptureFixture
 
 
 def test_it_imports_nothing_that_a_job_lacks() -> None:
-    code = "import sys, powerccl.integrations; print([name for name in ('polars', 'numpy', 'torch') if name in sys.modules])"
+    code = "import sys, powerccl.integrations; print([n for n in ('polars', 'numpy', 'torch') if n in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
 
@@ -308,7 +307,7 @@ def test_nvml_counts_the_gpus_of_the_job(clock: Clock, monkeypatch: pytest.Monke
             return 0
 
     driver = Nvml()
-    monkeypatch.setattr(sources, "ctypes", SimpleNamespace(**{**vars(sources.ctypes), "CDLL": lambda _: driver}))
+    monkeypatch.setattr(ctypes, "CDLL", lambda _: driver)
     own = StepMeter(environment={"LOCAL_WORLD_SIZE": "2", "CUDA_VISIBLE_DEVICES": "1,2,3"})
     windows = []
     for second in range(100, 131):

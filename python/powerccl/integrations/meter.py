@@ -33,7 +33,7 @@ FIRST_LOOK_S = 0.02  # between two looks while `close` waits
 
 @dataclass(frozen=True)
 class _End:
-    """The end of a step: host ns, and the steps and tokens until then. `tokens` None: not all steps told them."""
+    """The end of a step: host ns, and the steps and tokens until then. `tokens` None: not all steps gave them."""
 
     time_ns: int
     steps: int
@@ -56,12 +56,14 @@ class StepMeter:
             ...
             wandb.log({"loss": loss, **meter.step(tokens=batch.numel())})
 
-    Create it in the process that logs, on rank 0. Under `powerccl run` it reads the samples of the run folder. Elsewhere
-    it reads NVML's energy counters, and says so on stderr. Nothing it does raises: on a fault it writes one line to
-    stderr and returns nothing from then on.
+    Create it in the process that logs, on rank 0. Under `powerccl run` it reads the samples of the run folder.
+    Elsewhere it reads NVML's energy counters, and says so on stderr. Nothing it does raises: on a fault it writes one
+    line to stderr and returns nothing from then on.
     """
 
-    def __init__(self, window_s: float = 0.0, prefix: str = "powerccl/", environment: Mapping[str, str] = os.environ) -> None:
+    def __init__(
+        self, window_s: float = 0.0, prefix: str = "powerccl/", environment: Mapping[str, str] = os.environ
+    ) -> None:
         """`window_s`: the least length of a window; 0: 1 s under `powerccl run`, 10 s elsewhere. Never less.
 
         `prefix`: of the figures' names. `environment`: where POWERCCL_RUN_FOLDER and LOCAL_WORLD_SIZE are.
@@ -86,8 +88,9 @@ class StepMeter:
     def step(self, tokens: float | None = None) -> dict[str, float]:
         """Call it at the end of each step. Returns the figures of a window where one has ended, else nothing.
 
-        `tokens`: that this rank processed in the step; the other ranks of this host are taken to have as many. Under tensor
-        or context parallelism, divide them by the number of ranks that share them. None: joules a token are not known.
+        `tokens`: that this rank processed in the step; the other ranks of this host are taken to have as many. Under
+        tensor or context parallelism, divide them by the number of ranks that share them. None: joules a token are not
+        known.
         """
         if self._source is None:
             return {}
@@ -166,9 +169,7 @@ class StepMeter:
             figures[f"{self._prefix}slowdown_pct"] = slowdown
         return figures
 
-    def _figures(
-        self, which: str, joules: float, seconds: float, steps: int, tokens: float | None
-    ) -> dict[str, float]:
+    def _figures(self, which: str, joules: float, seconds: float, steps: int, tokens: float | None) -> dict[str, float]:
         figures = {"joules_per_step": joules / steps, "watts": joules / seconds, "step_s": seconds / steps}
         if tokens:
             figures["joules_per_token"] = joules / tokens

@@ -115,7 +115,7 @@ class FolderSource:
             gpu.trim(from_ns)
 
     def slowdown_pct(self) -> float | None:
-        """What the clock policy judges that it costs on this process's rank; None: it has not judged, or sets nothing."""
+        """What the clock policy judges that it costs on this process's rank; None: it has not, or sets nothing."""
         own = next((trace for trace in self._traces.values() if trace.pid == os.getpid()), None)
         now = None if own is None or own.dry else read_trace(own.path)
         if now is None:
@@ -158,9 +158,7 @@ class FolderSource:
         self._offset += len(data)
         lines = (self._rest + data).split(b"\n")
         self._rest = lines.pop()
-        time, uuid, power, energy = (
-            self._columns[name] for name in ("time_ns", "uuid", "power_mw", "energy_uj")
-        )
+        time, uuid, power, energy = (self._columns[name] for name in ("time_ns", "uuid", "power_mw", "energy_uj"))
         for line in lines:
             fields = line.split(b",")
             if len(fields) != len(self._columns) or line.startswith(b"#"):
@@ -195,8 +193,8 @@ class NvmlSource:
     """The energy counters of this host's GPUs, read through the driver. For a job that `powerccl run` did not start."""
 
     name = "energy counters of NVML"
-    # One read takes up to 4 ms on an H200, and the counter is up to 100 ms late. So eight GPUs take 0.3 % of a thread, and
-    # a window of equal work is 1 % off. At half, both double. At double, a tracker has a point in 20 s.
+    # One read takes up to 4 ms on an H200, and the counter is up to 100 ms late. So eight GPUs take 0.3 % of a thread,
+    # and a window of equal work is 1 % off. At half, both double. At double, a tracker has a point in 20 s.
     window_ns = look_ns = 10_000_000_000
 
     def __init__(self, environment: Mapping[str, str]) -> None:

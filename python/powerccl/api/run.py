@@ -1,67 +1,47 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A recorded run for Python: what `powerccl.open_run` returns. Its figures are those of `powerccl report --json`.
-
-docs/reference/python.md lists every column. Only `powerccl.open_run` and the members of `Run` are stable.
-"""
+"""A run folder as tables and figures."""
 
 from __future__ import annotations
 
 from datetime import datetime, timezone
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, get_type_hints
 
-from powerccl.commandline.extras import not_installed
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+
+from powerccl.analysis.breakdown import joules_between
+from powerccl.analysis.communication import ran
+from powerccl.analysis.energy import energy_curves, job_samples
+from powerccl.analysis.findings import Gpu, PatternRow, RunSummary
+from powerccl.analysis.report import Report, ReportFindings, report
+from powerccl.analysis.report_findings import RankParts
+from powerccl.api.tables import (
+    COLLECTIVES,
+    ITERATIONS,
+    MOMENT,
+    POWER,
+    bounds_between,
+    findings_table,
+    stacked,
+)
+from powerccl.commandline.references import own_reference
 from powerccl.commandline.runs import find_run
 from powerccl.errors import PowercclError
 from powerccl.estimate import Estimate
+from powerccl.traces.folder import RunData, read_info
 
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    import numpy as np
-    import numpy.typing as npt
-    import polars as pl
-
-    from powerccl.analysis.findings import RunSummary
-    from powerccl.analysis.report import Report, ReportFindings
-
-    Ints = npt.NDArray[np.int64]
-
+Ints = npt.NDArray[np.int64]
 LATEST = "latest"
-# Columns and their types, by the names in `_kinds`.
-ITERATIONS = {
-    **dict.fromkeys(("host",), "text"),
-    **dict.fromkeys(("job", "iteration"), "whole"),
-    **dict.fromkeys(("start", "end"), "moment"),
-    **dict.fromkeys(("start_s", "end_s", "duration_s", "joules", "joules_low", "joules_high"), "number"),
-}
-COLLECTIVES = {
-    "rank": "whole",
-    **dict.fromkeys(("host", "gpu"), "text"),
-    "call_id": "whole",
-    "pattern": "text",
-    **dict.fromkeys(("bytes", "communicator_ranks"), "whole"),
-    **dict.fromkeys(("algorithm", "protocol"), "text"),
-    "in_cuda_graph": "flag",
-    **dict.fromkeys(("called", "start", "end"), "moment"),
-    **dict.fromkeys(("called_s", "start_s", "end_s", "duration_s", "waiting_s"), "number"),
-}
-POWER = {
-    **dict.fromkeys(("host", "gpu"), "text"),
-    "index": "whole",
-    "time": "moment",
-    **dict.fromkeys(("time_s", "watts", "counter_joules"), "number"),
-    **dict.fromkeys(("sm_clock_mhz", "utilization_pct"), "whole"),
-}
 CONFIDENCE = 1.96  # standard errors to each side of a mean: a 95 % interval
 
 
 class Run:
     """A run, read once when the first table or figure is asked for.
 
-    A time is given twice. A column without a unit is the wall clock of the host, in UTC. A column that ends in `_s` is in
-    seconds from the run's start. Energy is in joules, power in watts. Null means not known, never zero.
+    A moment is given twice. A column without a unit is the wall clock of the host, in UTC. A column that ends in `_s`
+    is in seconds from the run's start. Energy is in joules, power in watts. Null means not known, never zero.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -73,16 +53,9 @@ class Run:
 
     @cached_property
     def _report(self) -> Report:
-        try:
-            from powerccl.analysis.report import report
-            from powerccl.commandline.references import own_reference
-            from powerccl.traces.folder import RunData, read_info
-
-            about = RunData(self.folder)
-            read_info(about)
-            made = report(self.folder, own_reference(about))
-        except ModuleNotFoundError as error:
-            raise PowercclError(*not_installed(error)) from error
+        about = RunData(self.folder)
+        read_info(about)
+        made = report(self.folder, own_reference(about))
         summary = made.findings.summary
         if not (summary.ranks or summary.gpus or summary.mpi or made.run.info):
             raise PowercclError(
@@ -103,7 +76,7 @@ class Run:
 
     @property
     def window_s(self) -> tuple[float, float] | None:
-        """Of a run too large to be read whole, the part that all tables are of, in seconds from its start; None: all."""
+        """Of a run too large to be read whole: the part of all tables, in seconds from its start. None: all."""
         return self.findings.window_s
 
     @property
@@ -129,10 +102,12 @@ class Run:
     def iteration_energy(self) -> Estimate | None:
         """Mean joules of an iteration, all GPUs of the run, with a 95 % interval of the mean.
 
-        None: not known, as where a host has no samples. The interval is of the differences between iterations.
+        None: not known, as where a host has no samples, or where the run has several jobs. The interval is of the
+        differences between iterations.
         """
         hosts = self.findings.iterations
-        if not hosts or any(each.joules is None or each.joules_error is None for each in hosts):
+        several = len({job for _, job in self._report.cuts}) > 1
+        if not hosts or several or any(each.joules is None or each.joules_error is None for each in hosts):
             return None
         value = sum(each.joules or 0.0 for each in hosts)
         error = sum((each.joules_error or 0.0) ** 2 for each in hosts) ** 0.5
@@ -156,18 +131,12 @@ class Run:
         `joules` is of the job's GPUs on the host. `joules_low` and `joules_high` bound it: the energy counter had these
         values before and after the edges. They are null where no counter was read often enough.
         """
-        import numpy as np
-        import polars as pl
-
-        from powerccl.analysis.breakdown import joules_between
-        from powerccl.analysis.energy import energy_curves
-
         run = self._report.run
         curves = energy_curves(run)
         tables = []
-        for found in self.findings.iterations:
-            traces = [trace for trace in run.ranks if trace.rank in found.ranks]
-            host, job = found.host, traces[0].job
+        for iterations in self.findings.iterations:
+            traces = [trace for trace in run.ranks if trace.rank in iterations.ranks]
+            host, job = iterations.host, traces[0].job
             edges = self._report.cuts[host, job].edges
             gpus = dict.fromkeys(trace.gpu for trace in traces)
             of_job = [curves[gpu] for gpu in gpus] if all(gpu in curves for gpu in gpus) else []
@@ -189,20 +158,15 @@ class Run:
                     nan_to_null=True,
                 )
             )
-        return _stacked(tables, ITERATIONS)
+        return stacked(tables, ITERATIONS)
 
     @cached_property
     def collectives(self) -> pl.DataFrame:
         """One row a collective operation of a rank: what was called, and when its kernel ran on the GPU.
 
-        `start`, `end`, `duration_s` and `waiting_s` are null where the kernel was not timed. `waiting_s`: until the last
-        peer had come.
+        `start`, `end`, `duration_s` and `waiting_s` are null where the kernel was not timed. `waiting_s`: until the
+        last peer had come.
         """
-        import numpy as np
-        import polars as pl
-
-        from powerccl.analysis.communication import ran
-
         made = self._report
         calls, kernels = made.calls, made.kernels
         waiting = np.where(made.waiting_ns < 0, np.nan, made.waiting_ns / 1e9)
@@ -219,9 +183,11 @@ class Run:
         rows = pl.concat([timed, untimed.select(timed.columns)])
         hosts = {trace.rank: trace.host for trace in made.run.ranks}
         tables = []
-        for (host,), of_host in rows.with_columns(
-            host=pl.col("rank").replace_strict(hosts, default=None, return_dtype=pl.String)
-        ).partition_by("host", as_dict=True, maintain_order=True).items():
+        for (host,), of_host in (
+            rows.with_columns(host=pl.col("rank").replace_strict(hosts, default=None, return_dtype=pl.String))
+            .partition_by("host", as_dict=True, maintain_order=True)
+            .items()
+        ):
             times = self._times(
                 str(host), called=of_host["called_ns"], start=of_host["start_ns"], end=of_host["stop_ns"]
             )
@@ -241,28 +207,22 @@ class Run:
                     "waiting_s",
                 ).with_columns(**times)
             )
-        return _stacked(tables, COLLECTIVES).sort("rank", "called_s", "start_s", maintain_order=True)
+        return stacked(tables, COLLECTIVES).sort("rank", "called_s", "start_s", maintain_order=True)
 
     @cached_property
     def gpus(self) -> pl.DataFrame:
         """One row a GPU of the job: energy, mean power and clock, in all and while it communicated."""
-        from powerccl.analysis.findings import Gpu
-
-        return _frame(Gpu, self.summary.gpus)
+        return findings_table(Gpu, self.summary.gpus)
 
     @cached_property
     def ranks(self) -> pl.DataFrame:
         """One row a rank: where the time between its first and last communication went, in seconds."""
-        from powerccl.analysis.report_findings import RankParts
-
-        return _frame(RankParts, self.findings.ranks)
+        return findings_table(RankParts, self.findings.ranks)
 
     @cached_property
     def patterns(self) -> pl.DataFrame:
-        """One row a pattern and size class of communication, over all ranks: calls, bytes, time, joules an operation."""
-        from powerccl.analysis.findings import PatternRow
-
-        return _frame(PatternRow, self.summary.patterns)
+        """One row a pattern and size class, over all ranks: calls, bytes, time, joules an operation."""
+        return findings_table(PatternRow, self.summary.patterns)
 
     @cached_property
     def power(self) -> pl.DataFrame:
@@ -270,10 +230,6 @@ class Run:
 
         `counter_joules` is the driver's total, which begins anywhere. It is null where a sample did not read it.
         """
-        import polars as pl
-
-        from powerccl.analysis.energy import job_samples
-
         tables = []
         for log, rows in job_samples(self._report.run):
             counter = pl.col("energy_uj")
@@ -288,7 +244,7 @@ class Run:
                     pl.col("utilization_pct").cast(pl.Int64),
                 ).with_columns(**self._times(log.host, time=rows["time_ns"]))
             )
-        return _stacked(tables, POWER)
+        return stacked(tables, POWER)
 
     @cached_property
     def _wall_offset_ns(self) -> dict[str, int]:
@@ -331,8 +287,6 @@ class Run:
 
     def _times(self, host: str, **moments_ns: Ints | pl.Series) -> dict[str, pl.Series]:
         """Columns of moments on a host's clock: wall clock as `name`, seconds from the run's start as `name_s`."""
-        import polars as pl
-
         offset, origin, begin = self._wall_offset_ns.get(host), self._origin, self._origin_wall_ns
         columns: dict[str, pl.Series] = {}
         for name, moments in moments_ns.items():
@@ -342,78 +296,22 @@ class Run:
                 since = moment - origin[1]
             else:  # hosts agree on the wall clock alone
                 since = moment * None if offset is None or begin is None else wall - begin
-            columns[name] = wall.cast(pl.Datetime("ns", "UTC"))
+            columns[name] = wall.cast(MOMENT)
             columns[f"{name}_s"] = since / 1e9
         return columns
 
 
-def open_folder(name: str) -> Run:
+def find(name: str) -> Run:
     """`powerccl.open_run` of a folder, of the name of a run, or of the last run.
 
     Raises:
-        PowercclError: there is no such run, or what reads it is not installed.
+        PowercclError: there is no such run.
     """
     run = Run(find_run("" if name == LATEST else name, Path("runs"), quiet=True))
     run.summary  # noqa: B018 - errors come where a user opens the run, and not where a table is first used
     return run
 
 
-def bounds_between(edges: Ints, curve: Any) -> npt.NDArray[np.float64]:
-    """The least and the most energy of each stretch, J, shape (2, stretches), by a counter's readings about its edges.
-
-    Between two points of the curve, energy only rises, and nothing tells when. NaN where the curve does not tell at all.
-    """
-    import numpy as np
-
-    points = curve.time_ns
-    before = np.clip(np.searchsorted(points, edges, "right") - 1, 0, len(points) - 1)
-    after = np.clip(np.searchsorted(points, edges, "left"), 0, len(points) - 1)
-    below, above = curve.joules[before], curve.joules[after]
-    bounds = np.stack([np.maximum(below[:, 1] - above[:, 0], 0.0), above[:, 1] - below[:, 0]])
-    bounds[:, ~curve.covers(edges)] = np.nan
-    return bounds
-
-
 def _interval(value: float, error: float, count: int, unit: str) -> Estimate:
     half = CONFIDENCE * error
     return Estimate(value, value - half, value + half, n=count, unit=unit)
-
-
-def _kinds() -> dict[str, pl.DataType]:
-    import polars as pl
-
-    return {
-        "text": pl.String(),
-        "whole": pl.Int64(),
-        "number": pl.Float64(),
-        "flag": pl.Boolean(),
-        "moment": pl.Datetime("ns", "UTC"),
-    }
-
-
-def _stacked(tables: list[pl.DataFrame], columns: dict[str, str]) -> pl.DataFrame:
-    """Tables one below the other, with exactly these columns; empty ones where there are none."""
-    import polars as pl
-
-    kinds = _kinds()
-    schema = {name: kinds[kind] for name, kind in columns.items()}
-    return pl.concat([pl.DataFrame(schema=schema), *(table.select(*schema).cast(schema) for table in tables)])
-
-
-def _frame(of: type[Any], rows: Iterable[Any]) -> pl.DataFrame:
-    """Findings of one kind as a table. A field that is itself a finding is no column."""
-    import msgspec
-    import polars as pl
-    from polars import selectors
-
-    from powerccl.analysis.report import plain
-
-    kinds: dict[Any, Any] = {str: pl.String, int: pl.Int64, float: pl.Float64, bool: pl.Boolean}
-    kinds |= {list[each]: pl.List(kind) for each, kind in kinds.items()}  # type: ignore[valid-type]
-    kinds |= {each | None: kind for each, kind in kinds.items()}
-    hints = get_type_hints(of)
-    hints = {**{name: hints[name] for name in ("rank", "host", "gpu") if name in hints}, **hints}
-    schema = {name: kinds[hint] for name, hint in hints.items() if hint in kinds}
-    values = [msgspec.to_builtins(row, enc_hook=plain) for row in rows]
-    table = pl.DataFrame([{name: row[name] for name in schema} for row in values], schema=schema)
-    return table.with_columns(selectors.float().fill_nan(None))
