@@ -1,6 +1,6 @@
 """Joules of steps as a job sees them, beside the report of the same run, on an emulated server; and what they cost it.
 
-figures-integrations.py [--out FILE] [--seconds S] [--rounds N]. POWERCCL_NATIVE names the built programs. Two minutes.
+figures-integrations.py [--out FILE] [--seconds S] [--rounds N]. POWERCCL_NATIVE names the built programs. Four minutes.
 """
 
 import argparse
@@ -37,7 +37,7 @@ print(json.dumps({**meter.close(), "own_pct": sum(took_ns) / 1e7 / (sum(took_ns)
 
 
 def measure(scenario: str, seconds: float) -> dict[str, float]:
-    """One run: how far the mean joules a step are from the report's, in percent, and what the meter took of a thread."""
+    """One run: how far the mean joules a step are from the report's, and what the meter took of a thread, in percent."""
     bench = str(find_native().path("bin/powerccl-bench"))
     with tempfile.TemporaryDirectory() as folder:
         job = [sys.executable, "-c", DRIVE, bench, "scenario", str(ROOT / f"bench/scenarios/{scenario}.scn")]
@@ -59,7 +59,7 @@ def main() -> None:
     """Measure, print and write."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path)
-    parser.add_argument("--seconds", type=float, default=8)
+    parser.add_argument("--seconds", type=float, default=20)
     parser.add_argument("--rounds", type=int, default=3)
     options = parser.parse_args()
     runs = [measure(scenario, options.seconds) for _ in range(options.rounds) for scenario in SCENARIOS]
@@ -73,7 +73,7 @@ def main() -> None:
         " StepMeter against the report's joules an iteration. step_cost_pct: processor time of StepMeter.step against"
         " the run's time, samples of eight GPUs."
     )
-    write(options.out, figures, about("make figures-integrations", conditions))
+    write(options.out, figures, **about("make figures-integrations", conditions))
 
 
 if __name__ == "__main__":

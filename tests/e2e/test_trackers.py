@@ -29,7 +29,9 @@ with subprocess.Popen(sys.argv[1:], stdout=subprocess.PIPE, text=True) as bench:
             windows += bool(meter.step(tokens=1000))
 print(json.dumps({"windows": windows, "steps": meter.steps, **meter.close()}))
 """
-STEP_ERROR_PCT = 1.0  # [integrations.step_error_pct]
+# A busy machine's emulated steps vary, and the report leaves irregular ones out. `make figures-integrations` measures
+# [integrations.step_error_pct] over longer runs.
+STEP_ERROR_PCT = 3.0
 SCENARIO = "compute 60\nall_reduce 48M\ncompute 20\nall_reduce 8M\n"
 
 
