@@ -37,7 +37,7 @@ print(json.dumps({**meter.close(), "own_pct": sum(took_ns) / 1e7 / (sum(took_ns)
 
 
 def measure(scenario: str, seconds: float) -> dict[str, float]:
-    """One run: how far the mean joules a step are from the report's, and what the meter took of a thread, in percent."""
+    """One run: how far joules a step are from the report's, and what the meter took of a thread, both in percent."""
     bench = str(find_native().path("bin/powerccl-bench"))
     with tempfile.TemporaryDirectory() as folder:
         job = [sys.executable, "-c", DRIVE, bench, "scenario", str(ROOT / f"bench/scenarios/{scenario}.scn")]
