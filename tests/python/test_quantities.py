@@ -27,7 +27,7 @@ def _si(unit: str) -> dict[str, float]:
 ALLOWED = (
     "log10",
     "clocks from",
-    "_listed(sides, [f\"{value:,.0f}\"",
+    '_listed(sides, [f"{value:,.0f}"',
     "energy@slowdown=",
     "the recorded iteration",
     '"--seconds"',

@@ -130,8 +130,9 @@ def _iterations(
     inside.found = len(length)
     inside.p5_s, inside.median_s, inside.p95_s = (float(v) for v in np.quantile(length, [0.05, 0.5, 0.95]))
     inside.mean_s, inside.mean_error_s = float(length.mean()), float(length.std(ddof=1)) / len(length) ** 0.5
-    sampled = all(trace.gpu in curves for trace in traces)  # else sums over the host's GPUs are not known
-    joules = joules_between(stretches, [curves[trace.gpu] for trace in traces] if sampled else [])
+    gpus = dict.fromkeys(trace.gpu for trace in traces)  # ranks may share one
+    sampled = all(gpu in curves for gpu in gpus)  # else sums over the host's GPUs are not known
+    joules = joules_between(stretches, [curves[gpu] for gpu in gpus] if sampled else [])
     known = joules[np.isfinite(joules)]
     if len(known) > 1:
         inside.joules, inside.joules_of = float(known.mean()), len(known)

@@ -26,7 +26,7 @@ def add_iteration(summary: RunSummary, run: RunData, work: Working, curves: dict
     summary.iteration_s = float(np.quantile(np.diff(cuts[0].edges, axis=1) / 1e9, 0.5))
     means = []
     for (host, _), cut in zip(hosts, cuts, strict=True):
-        gpus = [trace.gpu for trace in run.ranks if trace.host == host]
+        gpus = list(dict.fromkeys(trace.gpu for trace in run.ranks if trace.host == host))  # ranks may share one
         joules = joules_between(cut.edges, [curves[gpu] for gpu in gpus] if set(gpus) <= set(curves) else [])
         known = joules[np.isfinite(joules)]
         means.append(float(known.mean()) if len(known) > 1 else None)

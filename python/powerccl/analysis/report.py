@@ -24,6 +24,7 @@ from powerccl.analysis.energy import EnergyCurve, energy_curves
 from powerccl.analysis.exposure import ESTIMATED, NONE, Exposure, exposure
 from powerccl.analysis.findings import RunSummary, Shares
 from powerccl.analysis.iteration_energy import add_iteration
+from powerccl.analysis.iterations import Cut
 from powerccl.analysis.kineto import Profiled, read_kineto
 from powerccl.analysis.link import alone_watts, link_rows
 from powerccl.analysis.report_findings import (
@@ -91,7 +92,7 @@ class Report:
 
     `calls`, `kernels` and `waits` are those of RunTables. `working`: the working time of all ranks together, host ns
     from and to; None where nothing was communicated.
-    `waiting_ns`: of each kernel, as stragglers.match has it.
+    `waiting_ns`: of each kernel, as stragglers.match has it. `cuts`: the iterations of each host and job.
     """
 
     findings: ReportFindings
@@ -101,6 +102,7 @@ class Report:
     waits: pl.DataFrame
     working: tuple[int, int] | None
     waiting_ns: npt.NDArray[np.int64]
+    cuts: dict[tuple[str, int], Cut]
 
 
 def report(
@@ -153,7 +155,7 @@ def report(
     findings.notes += possible.check(findings)
     spans = list(work.spans.values())
     together = (min(first for first, _ in spans), max(last for _, last in spans)) if spans else None
-    return Report(findings, run, calls, kernels, built.waits, together, matched.waiting_ns)
+    return Report(findings, run, calls, kernels, built.waits, together, matched.waiting_ns, work.cuts)
 
 
 def peers_of(run: RunData) -> Peers:
