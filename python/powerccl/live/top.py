@@ -30,6 +30,7 @@ from powerccl.quantities import (
 )
 from powerccl.reports.table import Table
 from powerccl.reports.terminal import COMMUNICATION, ELSEWHERE, heading, warning
+from powerccl.traces.job_labels import in_words
 
 WIDE = 100
 SILENT_S = 10.0  # a rank that has called nothing for so long is shown as waiting
@@ -110,6 +111,7 @@ def _job(job: LiveJob, width: int, history: Sequence[float]) -> list[RenderableT
     command = Text(" ".join(words).replace("\n", " "), style="dim")
     command.truncate(width, overflow="ellipsis")
     lines.append(command)
+    lines += [Text(line, overflow="ellipsis") for line in filter(None, [" · ".join(in_words(job.labels))])]
     lines += [Text(line) for line in _budget(job)]
     lines.append(_totals(job, width, history))
     if job.gpus or job.ranks:

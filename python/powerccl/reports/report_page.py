@@ -30,7 +30,7 @@ from powerccl.quantities import (
 from powerccl.reports import iterations_chart
 from powerccl.reports.explanations import EXPLANATIONS
 from powerccl.reports.headline import headline
-from powerccl.reports.job import clock_line, facts, of_gpus
+from powerccl.reports.job import clock_line, facts, of_gpus, whose
 from powerccl.reports.next_steps import NOTHING, about
 from powerccl.reports.page import axis, layout, render, sentences
 from powerccl.reports.report import (
@@ -74,6 +74,7 @@ def report_page(made: Report) -> str:
         title=summary.name or "run",
         badge=model_label(summary.emulated),
         command=shlex.join(summary.command)[:400],
+        whose=" · ".join(whose(summary)),
         facts=_facts(findings),
         headline=headline(findings),
         steps=[{"text": step.text, "about": about(step), "command": step.command} for step in findings.next_steps],
