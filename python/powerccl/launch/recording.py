@@ -28,10 +28,10 @@ from powerccl.launch.node_agent import NodeAgent
 from powerccl.launch.plan import decide_clocks
 from powerccl.launch.program import is_launcher, program_behind, takes_preload
 from powerccl.launch.request import LEARNING, NO_PROFILE, Request, recording_only, silent
-from powerccl.leases.client import user_name
 from powerccl.traces.helpers import HelperLog
 from powerccl.traces.job_labels import of_this_process
 from powerccl.traces.run_info import RunInfo, write_run_end, write_run_info
+from powerccl.users import user_name
 
 if TYPE_CHECKING:
     from powerccl.launch.daemon import PrivateDaemon

@@ -164,11 +164,13 @@ class _Families:
         family = self._families[name]
         assert isinstance(family, (CounterMetricFamily, GaugeMetricFamily, InfoMetricFamily))
         texts = [clean.field(str(label))[:LONGEST_LABEL] for label in labels]
-        # One series twice costs a collector all of them, and names of others may look alike when they are cut.
-        if (name, tuple(texts)) in self._seen or self._left <= 0:
+        # One series twice costs a collector all of them, and names of others may look alike when they are cut. Two
+        # infos of one run cost each query its join.
+        key = (name, tuple(texts[:1] if isinstance(family, InfoMetricFamily) else texts))
+        if key in self._seen or self._left <= 0:
             return
         self._left -= 1
-        self._seen.add((name, tuple(texts)))
+        self._seen.add(key)
         if isinstance(family, InfoMetricFamily):
             known = {label: text for label, text in zip(self._labels[name], texts, strict=True) if text}
             family.add_sample(name, known, 1)

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from powerccl.host_clock import monotonic_ns
-from powerccl.leases.client import SOCKET, Device, Totals, user_name
+from powerccl.leases.client import SOCKET, Device, Totals
 from powerccl.live import processes
 from powerccl.live.devices import LeaseTable, NvmlReadings
 from powerccl.live.foreign import ForeignRuns, User
@@ -19,6 +19,7 @@ from powerccl.live.labels import labels_here
 from powerccl.live.processes import Processes, RunningJob, owner_name, recent_folders
 from powerccl.live.snapshot import HeldDevice, LiveJob, NodeView
 from powerccl.live.totals import JobCounts
+from powerccl.users import user_name
 
 
 class LiveNode:

@@ -11,11 +11,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from powerccl.errors import PowercclError
-from powerccl.leases.client import SOCKET_VARIABLE, user_name
+from powerccl.leases.client import SOCKET_VARIABLE
 from powerccl.live.foreign import User, folder_of
 from powerccl.live.run_folder import LiveRun
 from powerccl.traces import job_labels
 from powerccl.traces.run_info import RUN_FILE
+from powerccl.users import user_name
 
 FOLDER_VARIABLE = b"POWERCCL_RUN_FOLDER="
 LEASES_VARIABLE = f"{SOCKET_VARIABLE}=".encode()
