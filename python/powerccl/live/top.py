@@ -28,6 +28,7 @@ from powerccl.quantities import (
     seconds,
     watts,
 )
+from powerccl.reports.job import on_host
 from powerccl.reports.table import Table
 from powerccl.reports.terminal import COMMUNICATION, ELSEWHERE, heading, warning
 from powerccl.traces.job_labels import in_words
@@ -254,7 +255,10 @@ def _line(
     lease: str | None,
     narrow: bool,
 ) -> None:
-    cells: list[str | Text] = [of_gpu[0], "" if rank is None else _name(rank), *of_gpu[1:]]
+    name = "" if rank is None else _name(rank)
+    if rank is not None and str(of_gpu[0]).startswith(f"{rank.host} "):
+        name = on_host(name, rank.host)
+    cells: list[str | Text] = [of_gpu[0], name, *of_gpu[1:]]
     if rank is None:
         cells += [NOT_KNOWN, NOT_KNOWN, ""]
     else:
