@@ -96,9 +96,10 @@ def of_cgroups(text: str) -> dict[str, str]:
         for path in paths
         if (found := [each for each in _CONTAINER.findall(path) if each[0] or _POD.search(path)])
     }
+    job = _same(job for job, _ in jobs)
     labels = {
-        "slurm_raw_job_id": _same(job for job, _ in jobs),
-        "slurm_step_id": _same(step for _, step in jobs if step),
+        "slurm_raw_job_id": job,
+        "slurm_step_id": _same(step for _, step in jobs if step and job),
         "k8s_pod_uid": _same(pods).replace("_", "-"),
         "container_id": _same(container for _, container in containers),
         "container_runtime": _RUNTIMES.get(_same(runtime for runtime, _ in containers if runtime), ""),
