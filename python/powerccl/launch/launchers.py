@@ -90,9 +90,11 @@ def detect_launcher(environment: Mapping[str, str]) -> JobLauncher | None:
 
     Inside a Slurm job, an MPI launcher's job has the Slurm job's name. Nodes may differ about the step: it is left out.
     """
-    found = _detect(environment)
+    launcher = _detect(environment)
     slurm_job = slurm_name(environment, step=False)
-    return dataclasses.replace(found, job=slurm_job) if found and found.speaks_mpi and slurm_job else found
+    if launcher is None or not launcher.speaks_mpi or not slurm_job:
+        return launcher
+    return dataclasses.replace(launcher, job=slurm_job)
 
 
 def _detect(environment: Mapping[str, str]) -> JobLauncher | None:

@@ -3,8 +3,8 @@
 
 Each node exports the ranks and GPUs of its own machine. A run folder that several nodes share is then counted once.
 Labels are bounded: a job's run folder, its ranks and GPUs on this node, nine patterns, MPI's blocking functions.
-Nothing is labelled by size, communicator, process or command. Which Slurm job or pod a run is of is told once a run, by
-powerccl_job_info: queries join it by `run`.
+Nothing is labelled by size, communicator, process or command. powerccl_job_info alone says which Slurm job or pod a
+run is of: queries join it by `run`.
 """
 
 from __future__ import annotations

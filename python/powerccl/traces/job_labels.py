@@ -89,13 +89,11 @@ def of_cgroups(text: str) -> dict[str, str]:
     Controllers that name different jobs or containers tell nothing of them. Of nested containers, the innermost counts.
     """
     paths = [line.split(":", 2)[2].removesuffix(" (deleted)") for line in text.splitlines() if line.count(":") >= 2]
-    jobs = [found[-1] for path in paths if (found := _SLURM.findall(path))]
-    pods = [found[-1] for path in paths if (found := _POD.findall(path))]
-    containers = {
-        found[-1]
-        for path in paths
-        if (found := [each for each in _CONTAINER.findall(path) if each[0] or _POD.search(path)])
-    }
+    jobs = [matches[-1] for path in paths if (matches := _SLURM.findall(path))]
+    pods = [matches[-1] for path in paths if (matches := _POD.findall(path))]
+    # Without a runtime's name, 64 digits are a container below a pod alone.
+    nested = [[each for each in _CONTAINER.findall(path) if each[0] or _POD.search(path)] for path in paths]
+    containers = [matches[-1] for matches in nested if matches]
     job = _same(job for job, _ in jobs)
     labels = {
         "slurm_raw_job_id": job,
@@ -109,10 +107,10 @@ def of_cgroups(text: str) -> dict[str, str]:
 
 def of_mounts(text: str) -> dict[str, str]:
     """The pod and container that a process's mounts tell; `text` is /proc/PID/mountinfo."""
-    found = set(_TERMINATION_LOG.findall(text))
-    if len(found) != 1:
+    containers = set(_TERMINATION_LOG.findall(text))
+    if len(containers) != 1:
         return {}
-    uid, name = found.pop()
+    uid, name = containers.pop()
     return {"k8s_pod_uid": uid, "k8s_container_name": name}
 
 
