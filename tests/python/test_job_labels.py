@@ -33,6 +33,7 @@ from powerccl.launch import launchers
 from powerccl.launch.folder import make_folder
 from powerccl.live.labels import labels_here
 from powerccl.live.metrics import as_text
+from powerccl.live.node import LiveNode
 from powerccl.live.processes import Processes
 from powerccl.live.top import print_top
 from powerccl.reports.report import print_report
@@ -92,6 +93,13 @@ LAYOUTS = {
         f"6:memory:{JOB}/step_4/task_0\n5:freezer:{JOB}/step_4\n1:name=systemd:/system.slice/slurmd.service\n"
         "0::/system.slice/slurmd.service\n",
         slurm("280678", "4"),
+    ),
+    # As Slurm 22.05 with cgroup/v1 and several slurmd of a node had it on a hybrid host.
+    "slurm hybrid, as it was": (
+        "9:name=systemd:/\n8:pids:/\n7:blkio:/\n6:freezer:/slurm_n2/uid_0/job_2/step_1\n5:devices:/\n"
+        "4:memory:/slurm_n2/uid_0/job_2/step_1/task_0\n3:cpuset:/\n"
+        "2:cpuacct:/slurm_n2/uid_0/job_2/step_1/task_0\n1:cpu:/\n0::/\n",
+        slurm("2", "1"),
     ),
     "slurm, a step that is being removed": (f"0::{STEPD}/job_9/step_1/user/task_0 (deleted)\n", slurm("9", "1")),
     "docker v1": (v1(f"/docker/{C}"), container("docker")),
@@ -326,6 +334,18 @@ def test_jobs_seen_from_outside(tmp_path: Path) -> None:
         "k8s_pod_uid": UID,
         "container_runtime": "containerd",
     }
+
+
+def test_a_node_shows_what_its_processes_are_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = labelled(training_run(tmp_path / "run", ranks=1, iterations=2), job_labels.of_environment(ARRAY))
+    process(tmp_path / "proc", 10, v1(f"/docker/{C}"), {"POWERCCL_RUN_FOLDER": str(folder), **ARRAY})
+    monkeypatch.setattr("powerccl.live.node.Processes", lambda: Processes(tmp_path / "proc"))
+    node = LiveNode()
+    expected = {**job_labels.of_environment(ARRAY), **container("docker")}
+    assert [job.labels for job in node.look().jobs] == [expected]
+    (tmp_path / "proc/10/environ").unlink()
+    monkeypatch.setattr(node._processes, "jobs", lambda _: {})
+    assert [job.labels for job in node.look().jobs] == [expected], "its processes have ended"
 
 
 def test_labels_on_this_host() -> None:
