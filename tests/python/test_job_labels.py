@@ -297,7 +297,9 @@ def test_each_output_names_the_job(tmp_path: Path) -> None:
 def test_a_run_outside_of_all_that_says_nothing_more(tmp_path: Path) -> None:
     folder = training_run(tmp_path / "run", ranks=1, iterations=2)
     assert summarise(read_run(folder)).labels == {}
-    assert " · user " not in printed(print_report, report(folder).findings)
+    made = report(labelled(folder, {}))
+    assert "user alice" not in printed(print_report, made.findings)
+    assert "user alice · on " in report_page(made)
 
 
 def test_run_json_records_our_own_labels(tmp_path: Path) -> None:

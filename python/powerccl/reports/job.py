@@ -47,10 +47,13 @@ def opening(summary: RunSummary, headline: str = "") -> list[Line]:
     return [line for line in lines if line.text]
 
 
-def whose(summary: RunSummary) -> list[str]:
-    """Whose run it is, and on which hosts. Nothing of a run on one host, outside Slurm, Kubernetes and containers."""
+def whose(summary: RunSummary, always: bool = False) -> list[str]:
+    """Whose run it is, and on which hosts. Nothing of a run on one host, outside Slurm, Kubernetes and containers.
+
+    `always`: such a run's user and host too. A terminal's user knows both; a page is sent to others.
+    """
     words = job_labels.in_words(summary.labels)
-    if not words and len(summary.hosts) < 2:
+    if not always and not words and len(summary.hosts) < 2:
         return []
     names = ", ".join(summary.hosts[:MOST_HOSTS])
     more = len(summary.hosts) - MOST_HOSTS

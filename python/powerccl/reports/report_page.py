@@ -74,7 +74,7 @@ def report_page(made: Report) -> str:
         title=summary.name or "run",
         badge=model_label(summary.emulated),
         command=shlex.join(summary.command)[:400],
-        whose=" · ".join(whose(summary)),
+        whose=" · ".join(whose(summary, always=True)),
         facts=_facts(findings),
         headline=headline(findings),
         steps=[{"text": step.text, "about": about(step), "command": step.command} for step in findings.next_steps],
