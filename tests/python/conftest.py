@@ -23,7 +23,8 @@ def _plain_output(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     import os
 
     for name in list(os.environ):
-        if name.startswith(("POWERCCL_", "SLURM_", "OMPI_", "PMI_", "PMIX_", "MPIR_", "NCCL_", "LD_PRELOAD")):
+        launchers = ("SLURM_", "OMPI_", "PMI_", "PMIX_", "MPIR_", "KUBERNETES_", "POD_", "CONTAINER_NAME")
+        if name.startswith((*launchers, "POWERCCL_", "NCCL_", "LD_PRELOAD")):
             monkeypatch.delenv(name)
     monkeypatch.setenv("NO_COLOR", "1")
     monkeypatch.setenv("POWERCCL_PRELOAD", "0")  # the fakes' libraries are none that a loader takes

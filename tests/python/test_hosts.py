@@ -32,7 +32,10 @@ def life(
 
 def test_ranks_of_one_job_keep_their_numbers() -> None:
     lives = [life(4, 8), life(5, 8, "node2"), life(6, 8, "node3")]
-    assert number_ranks(lives, of_processes=False) == [(4, 0, ""), (5, 0, ""), (6, 0, "")]
+    assert number_ranks(lives, of_processes=False) == [
+        (number, 0, f"{number} on {host}") for number, host in ((4, "node1"), (5, "node2"), (6, "node3"))
+    ]
+    assert number_ranks(lives[:1], of_processes=False) == [(4, 0, "")]
     assert count_expected(find_ranks(lives)) == 8
 
 

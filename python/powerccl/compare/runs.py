@@ -131,9 +131,8 @@ def _iteration(member: Member, run: RunData, built: RunTables) -> None:
     if len({trace.host for trace in run.ranks}) == 1:
         curves = energy_curves(run)
         sampled = all(trace.gpu in curves for trace in run.ranks)
-        of_each = joules_between(
-            cuts.edges, [curves[gpu] for gpu in dict.fromkeys(trace.gpu for trace in run.ranks)] if sampled else []
-        )
+        gpus = dict.fromkeys(trace.gpu for trace in run.ranks)  # ranks may share one
+        of_each = joules_between(cuts.edges, [curves[gpu] for gpu in gpus] if sampled else [])
         if energy := mean_of(of_each[np.isfinite(of_each)].tolist(), "iterations"):
             member.values[Key(OF_ONE, "J", *place)] = energy
 

@@ -15,8 +15,10 @@ from powerccl.launch.launchers import JobLauncher, boot_id, plain
 from powerccl.traces.run_info import new_run_id, write_run_id
 
 
-def make_folder(runs: Path, name: str, launcher: JobLauncher | None) -> Path:
+def make_folder(runs: Path, name: str, launcher: JobLauncher | None, job: str = "") -> Path:
     """Make `runs/<time>-<name>` (or `runs/<job>-<name>-<id>`, shared by a job's launchers); return its absolute path.
+
+    `job`: the batch job of a launcher that was started alone, such as `slurm-16.0`.
 
     Raises:
         PowercclError: it cannot be made or written.
@@ -28,6 +30,9 @@ def make_folder(runs: Path, name: str, launcher: JobLauncher | None) -> Path:
             run = join(runs, name, launcher)
             folder, run_id = runs / run.folder, run.run_id
             folder.mkdir(exist_ok=True)
+        elif job:
+            run_id = new_run_id()
+            folder = _make_new(runs / f"{job}-{plain(name)}-{run_id[:6]}")
         else:
             folder, run_id = _make_new(runs / f"{time.strftime('%Y%m%d-%H%M%S')}-{plain(name)}"), new_run_id()
         write_run_id(folder, run_id)

@@ -8,6 +8,7 @@ Ranks cannot see another node's processes, so whatever is read from /proc belong
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import itertools
 import os
 import re
@@ -17,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from powerccl.host_clock import shift_ns
+from powerccl.traces.job_labels import slurm_name
 
 MOST_ANCESTORS = 16
 HYDRA = ("hydra_pmi_proxy", "hydra_bstrap")
@@ -86,6 +88,18 @@ class Process:
 def detect_launcher(environment: Mapping[str, str]) -> JobLauncher | None:
     """The launcher whose environment says that we are one of several ranks; None when started alone.
 
+    Inside a Slurm job, an MPI launcher's job has the Slurm job's name. Nodes may differ about the step: it is left out.
+    """
+    launcher = _detect(environment)
+    slurm_job = slurm_name(environment, step=False)
+    if launcher is None or not launcher.speaks_mpi or not slurm_job:
+        return launcher
+    return dataclasses.replace(launcher, job=slurm_job)
+
+
+def _detect(environment: Mapping[str, str]) -> JobLauncher | None:
+    """The launcher, its job named as the launcher does.
+
     An MPI launcher inside a Slurm job comes first. It has Slurm start a proxy on each node, and its ranks inherit the
     proxy's task number. Slurm's own `--mpi=pmi2` sets PMI_SIZE as well, but not Hydra's MPI_LOCALRANKID.
     """
@@ -113,7 +127,7 @@ def _number(environment: Mapping[str, str], *names: str) -> int:
 
 
 def _slurm(environment: Mapping[str, str]) -> JobLauncher:
-    job = f"slurm-{environment['SLURM_JOB_ID']}.{environment['SLURM_STEP_ID']}"
+    job = slurm_name(environment) or "slurm"
     rank, local_rank = _number(environment, "SLURM_PROCID"), _number(environment, "SLURM_LOCALID")
     key, here = tuple(environment.get(name, "") for name in SLURM_KEY), _start_of(ancestor(SLURM))
     alone = _number(environment, "SLURM_STEP_NUM_NODES", "SLURM_NNODES") == 1

@@ -23,6 +23,7 @@ from powerccl.launch.places import Scarcity, scarcity
 from powerccl.launch.plan import plan_job
 from powerccl.launch.recording import Job, Recording, name_of
 from powerccl.launch.request import POLICIES, Request, UnrecordableError, recording_only, silent
+from powerccl.traces.job_labels import slurm_name
 
 if TYPE_CHECKING:
     from powerccl.launch.fixed_clock import FixedClock
@@ -157,7 +158,8 @@ def _prepare(
         clock.check(base, emulated, say_once)
     gpus, policy, table_text, profile = plan_job(request, base, say_once)
     with recording_only():
-        folder = make_folder(request.runs, request.name or name_of(request.command, base), launcher)
+        name = request.name or name_of(request.command, base)
+        folder = make_folder(request.runs, name, launcher, slurm_name(base))
     base = dict(server.environment(base, folder, on_node))
     if request.emulate and profile is not None and request.platform:
         _check_emulated(profile, base)

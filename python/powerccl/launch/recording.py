@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import platform as machine
 import time
 from collections.abc import Callable, Mapping
@@ -28,7 +29,9 @@ from powerccl.launch.plan import decide_clocks
 from powerccl.launch.program import is_launcher, program_behind, takes_preload
 from powerccl.launch.request import LEARNING, NO_PROFILE, Request, recording_only, silent
 from powerccl.traces.helpers import HelperLog
+from powerccl.traces.job_labels import of_this_process
 from powerccl.traces.run_info import RunInfo, write_run_end, write_run_info
+from powerccl.users import user_name
 
 if TYPE_CHECKING:
     from powerccl.launch.daemon import PrivateDaemon
@@ -283,6 +286,8 @@ def _describe(
         interval_ms=request.interval_ms,
         gpus=gpus.names,
         launcher=launcher.name if launcher else "",
+        user=user_name(os.geteuid()),
+        labels=of_this_process(base),
         versions=versions,
         environment=env.recorded(base),
     )

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import grp
 import os
-import pwd
 import socket
 import stat
 import struct
@@ -35,6 +34,7 @@ from powerccl.leases.protocol import (
     run_bytes,
     text_of,
 )
+from powerccl.users import user_name
 
 SOCKET = "/run/powerccl/powerccld.sock"
 SOCKET_VARIABLE = "POWERCCL_LEASE_SOCKET"
@@ -143,14 +143,6 @@ class Totals:
     driver_failures: int
     restore_failures: int
     driver_us: int
-
-
-def user_name(uid: int) -> str:
-    """The user's name, or the number where it has none."""
-    try:
-        return pwd.getpwuid(uid).pw_name
-    except KeyError:
-        return str(uid)
 
 
 def socket_path(environment: Mapping[str, str]) -> Path:

@@ -11,8 +11,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from powerccl.errors import PowercclError
-from powerccl.leases.client import Leases, RefusedError, user_name
+from powerccl.leases.client import Leases, RefusedError
 from powerccl.leases.protocol import ACQUIRE, SET, Status, Type, text_of
+from powerccl.users import user_name
 
 _GPU_FILES = "/dev/nvidia"
 

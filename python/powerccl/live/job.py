@@ -129,6 +129,7 @@ class Watcher:
             policy=info.policy if info else "",
             clocks=info.clocks if info else "",
             emulated=info.modelled_by if info else "",
+            labels=dict(info.labels) if info else {},
             started_at=info.started_at if info else "",
             ended=ended,
             exit_code=info.exit_code if info else None,

@@ -4,7 +4,10 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Mapping
 from pathlib import Path
+
+from powerccl.traces.job_labels import OF_HOST, OF_SLURM
 
 LONGEST_LABEL = 256
 
@@ -24,3 +27,19 @@ def run_label(folder: str) -> str:
         return path
     digest = hashlib.sha256(path.encode("utf-8", "surrogateescape")).hexdigest()[:16]
     return f"{digest}…{path[-(LONGEST_LABEL - len(digest) - 1) :]}"
+
+
+def labels_here(recorded: Mapping[str, str], of_processes: Mapping[str, str], host_here: bool) -> dict[str, str]:
+    """A run's job, pod and container on this host, by run.json and by the run's processes here.
+
+    run.json is of the first rank's host; `host_here`: whether that is this one. Processes that run say which pod and
+    container they are in. Of a heterogeneous Slurm job, they may be of another component than the first rank.
+    """
+    job, known_job = (each.get("slurm_raw_job_id", "") for each in (of_processes, recorded))
+    slurm = of_processes if job and job != known_job else recorded
+    pods = of_processes if of_processes else recorded if host_here else {}
+    labels = {name: of[name] for names, of in ((OF_SLURM, slurm), (OF_HOST, pods)) for name in names if name in of}
+    uid, namespace = "k8s_pod_uid", "k8s_namespace_name"
+    if namespace in recorded and labels.get(uid) == recorded.get(uid, ""):  # read inside the pod alone
+        labels.setdefault(namespace, recorded[namespace])
+    return labels

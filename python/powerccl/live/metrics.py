@@ -3,7 +3,8 @@
 
 Each node exports the ranks and GPUs of its own machine. A run folder that several nodes share is then counted once.
 Labels are bounded: a job's run folder, its ranks and GPUs on this node, nine patterns, MPI's blocking functions.
-Nothing is labelled by size, communicator, process or command.
+Nothing is labelled by size, communicator, process or command. powerccl_job_info alone says which Slurm job or pod a
+run is of: queries join it by `run`.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from prometheus_client import CollectorRegistry, generate_latest
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from powerccl import __version__, clean
@@ -24,6 +25,7 @@ from powerccl.live.labels import LONGEST_LABEL, emulated_label, run_label
 from powerccl.live.snapshot import LiveJob, NodeView
 from powerccl.live.totals import KINDS, JobCounts
 from powerccl.patterns import PATTERNS, UNKNOWN
+from powerccl.traces.job_labels import LABELS
 
 Daemon = tuple[list[Device], Totals]
 
@@ -33,14 +35,16 @@ DEVICE = ("device",)
 RUN, RANK, GPU = ("run",), ("run", "host", "rank"), ("run", "host", "gpu", "uuid")
 PATTERN, FUNCTION = (*RANK, "pattern"), ("run", "host", "function")
 
+UNITS = ("seconds", "bytes", "joules", "watts", "hertz", "celsius", "ratio")  # as Prometheus names base units
+
 # name, kind, labels, help. Counters are named without `_total`, which is added to them.
 METRICS: tuple[tuple[str, str, tuple[str, ...], str], ...] = (
     ("powerccl_jobs", "gauge", (), "Jobs that run on this node under powerccl, as far as this user can see them."),
     (
         "powerccl_job_info",
-        "gauge",
-        ("run", "name", "user", "policy", "clocks", "emulated"),
-        "1 for each job; its labels say how it was started.",
+        "info",
+        ("run", "name", "user", "policy", "clocks", "emulated", *LABELS),
+        "1 for each job; its labels say how it was started, and which Slurm job, pod and container it is.",
     ),
     ("powerccl_job_running", "gauge", RUN, "1 while the job runs, 0 when it has ended."),
     ("powerccl_job_elapsed_seconds", "gauge", RUN, "Since the job's start."),
@@ -117,7 +121,7 @@ METRICS: tuple[tuple[str, str, tuple[str, ...], str], ...] = (
     ("powerccl_lease_replayed_messages", "counter", (), "Messages received again."),
     ("powerccl_lease_turned_away", "counter", (), "Connections refused because there were too many."),
     ("powerccl_lease_delays", "counter", (), "Times that a connection was too fast."),
-    ("powerccl_exporter_info", "gauge", ("version",), "1; version of the exporter."),
+    ("powerccl_exporter_info", "info", ("version",), "1; version of the exporter."),
     ("powerccl_exporter_look_seconds", "gauge", (), "What the last look at all jobs took."),
     ("powerccl_exporter_problems", "gauge", (), "Things that could not be read at the last look."),
     (
@@ -134,6 +138,14 @@ def exported_names() -> set[str]:
     return {f"{name}_total" if kind == "counter" else name for name, kind, _, _ in METRICS}
 
 
+def _family(name: str, kind: str, labels: tuple[str, ...], text: str) -> Metric:
+    if kind == "info":
+        return InfoMetricFamily(name.removesuffix("_info"), text, labels=labels)
+    unit = name.rpartition("_")[2]
+    family = CounterMetricFamily if kind == "counter" else GaugeMetricFamily
+    return family(name, text, labels=labels, unit=unit if unit in UNITS else "")
+
+
 class _Families:
     """All metrics, empty at first; only those with a value are handed out."""
 
@@ -142,10 +154,7 @@ class _Families:
         self._left = MOST_OF_USER
         self._users: dict[str, int] = {}
         self._labels = {name: labels for name, _, labels, _ in METRICS}
-        self._families: dict[str, Metric] = {
-            name: (CounterMetricFamily if kind == "counter" else GaugeMetricFamily)(name, text, labels=labels)
-            for name, kind, labels, text in METRICS
-        }
+        self._families: dict[str, Metric] = {row[0]: _family(*row) for row in METRICS}
 
     def add(self, name: str, value: float | None, *labels: object) -> None:
         """One sample; None adds nothing."""
@@ -153,14 +162,20 @@ class _Families:
             return
         assert len(labels) == len(self._labels[name]), name
         family = self._families[name]
-        assert isinstance(family, (CounterMetricFamily, GaugeMetricFamily))
+        assert isinstance(family, (CounterMetricFamily, GaugeMetricFamily, InfoMetricFamily))
         texts = [clean.field(str(label))[:LONGEST_LABEL] for label in labels]
-        # One series twice costs a collector all of them, and names of others may look alike when they are cut.
-        if (name, tuple(texts)) in self._seen or self._left <= 0:
+        # One series twice costs a collector all of them, and names of others may look alike when they are cut. Two
+        # infos of one run cost each query its join.
+        key = (name, tuple(texts[:1] if isinstance(family, InfoMetricFamily) else texts))
+        if key in self._seen or self._left <= 0:
             return
         self._left -= 1
-        self._seen.add((name, tuple(texts)))
-        family.add_metric(texts, float(value))
+        self._seen.add(key)
+        if isinstance(family, InfoMetricFamily):
+            known = {label: text for label, text in zip(self._labels[name], texts, strict=True) if text}
+            family.add_sample(name, known, 1)
+        else:
+            family.add_metric(texts, float(value))
 
     @contextmanager
     def of_user(self, user: str) -> Iterator[None]:
@@ -255,7 +270,8 @@ def _leases(metrics: _Families, devices: list[Device], totals: Totals) -> None:
 
 def _job(metrics: _Families, run: str, job: LiveJob, hosts: Container[str]) -> None:
     emulated = emulated_label(job.emulated)
-    metrics.add("powerccl_job_info", 1, run, job.run, job.user, job.policy, job.clocks, emulated)
+    known = [job.labels.get(name, "") for name in LABELS]
+    metrics.add("powerccl_job_info", 1, run, job.run, job.user, job.policy, job.clocks, emulated, *known)
     metrics.add("powerccl_job_running", 0 if job.ended else 1, run)
     metrics.add("powerccl_job_elapsed_seconds", job.elapsed_s, run)
     metrics.add("powerccl_job_restarts", job.restarts, run)

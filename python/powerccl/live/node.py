@@ -10,14 +10,16 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from powerccl.host_clock import monotonic_ns
-from powerccl.leases.client import SOCKET, Device, Totals, user_name
+from powerccl.leases.client import SOCKET, Device, Totals
 from powerccl.live import processes
 from powerccl.live.devices import LeaseTable, NvmlReadings
 from powerccl.live.foreign import ForeignRuns, User
 from powerccl.live.job import Watcher, add_up
+from powerccl.live.labels import labels_here
 from powerccl.live.processes import Processes, RunningJob, owner_name, recent_folders
-from powerccl.live.snapshot import HeldDevice, NodeView
+from powerccl.live.snapshot import HeldDevice, LiveJob, NodeView
 from powerccl.live.totals import JobCounts
+from powerccl.users import user_name
 
 
 class LiveNode:
@@ -47,6 +49,7 @@ class LiveNode:
         self._last_s: dict[Path, float] = {}
         self._known: set[Path] = set()  # their processes were seen
         self._users: dict[Path, str] = {}
+        self._labels: dict[str, dict[str, str]] = {}  # by folder, of the last processes that were seen
         self._listed_s = float("-inf")
         self._listed: list[Path] = []
         self._foreign = ForeignRuns(window_s, totals, self.host, keep_s, say)
@@ -92,6 +95,7 @@ class LiveNode:
                 self.counts[Path(job.folder)] = watcher.totals.counts()
             self.waiting |= watcher.run.waiting
         self._add_others(view, others, begin_s)
+        self._add_labels(view.jobs)
         view.jobs.sort(key=lambda job: (job.ended, job.started_at, job.run))
         self._add_leases(view, running, begin_s)
         self._add_nvml(view)
@@ -125,6 +129,16 @@ class LiveNode:
             view.jobs.append(job)
             if answer.counts is not None:
                 self.counts[Path(job.folder)] = answer.counts
+
+    def _add_labels(self, jobs: list[LiveJob]) -> None:
+        """Say which job and pod each run is of here; a run whose processes have ended keeps what they said."""
+        self._labels = {job.folder: self._labels.get(job.folder, {}) for job in jobs}
+        for job in jobs:
+            if of_processes := self._processes.labels_of(job.pids):
+                self._labels[job.folder] = of_processes
+            # A run with nothing on this machine is shown as it was recorded.
+            host_here = not job.hosts_here or job.host in job.hosts_here
+            job.labels = labels_here(job.labels, self._labels[job.folder], host_here)
 
     def _wanted(self, running: dict[Path, RunningJob], now_s: float) -> list[Path]:
         if self._folders:

@@ -6,14 +6,17 @@ from __future__ import annotations
 import os
 import socket
 import time
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from powerccl.errors import PowercclError
-from powerccl.leases.client import SOCKET_VARIABLE, user_name
+from powerccl.leases.client import SOCKET_VARIABLE
 from powerccl.live.foreign import User, folder_of
 from powerccl.live.run_folder import LiveRun
+from powerccl.traces import job_labels
 from powerccl.traces.run_info import RUN_FILE
+from powerccl.users import user_name
 
 FOLDER_VARIABLE = b"POWERCCL_RUN_FOLDER="
 LEASES_VARIABLE = f"{SOCKET_VARIABLE}=".encode()
@@ -39,6 +42,7 @@ class _Seen:
     folder: str
     leases: str
     user: User
+    labels: dict[str, str]
 
 
 def _owner(process: Path) -> User:
@@ -127,7 +131,16 @@ class Processes:
             for name in (FOLDER_VARIABLE, LEASES_VARIABLE)
         }
         folder = values[FOLDER_VARIABLE]
-        self._seen[pid] = _Seen(folder, values[LEASES_VARIABLE], user) if folder else None
+        self._seen[pid] = _Seen(folder, values[LEASES_VARIABLE], user, _labels(path, words)) if folder else None
+
+    def labels_of(self, pids: Iterable[int]) -> dict[str, str]:
+        """What all of these processes have in common of job, pod and container."""
+        return job_labels.common(seen.labels for pid in pids if (seen := self._seen.get(pid)))
+
+
+def _labels(process: Path, words: Iterable[bytes]) -> dict[str, str]:
+    environment = dict(os.fsdecode(word).partition("=")[::2] for word in words if b"=" in word)
+    return job_labels.of_process(process, {k: v for k, v in environment.items() if job_labels.is_read(k)})
 
 
 def recent_folders(runs: Path) -> list[Path]:

@@ -55,7 +55,7 @@ class LiveRank(msgspec.Struct, kw_only=True):
     """One rank in the window."""
 
     rank: int
-    name: str = ""  # where another job of the run has this rank too, how it is printed: "0 on node2"
+    name: str = ""  # where several hosts or jobs take part, how it is printed: "0 on node2"
     host: str
     pid: int
     gpu: str
@@ -117,6 +117,7 @@ class LiveJob(msgspec.Struct, kw_only=True):
     clocks: str = ""
     emulated: str = ""
     user: str = ""
+    labels: dict[str, str] = {}  # traces.job_labels.LABELS, of this host's processes where hosts differ
     pids: list[int] = []
     started_at: str = ""
     elapsed_s: float | None = None

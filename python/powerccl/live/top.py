@@ -29,8 +29,10 @@ from powerccl.quantities import (
     seconds,
     watts,
 )
+from powerccl.reports.job import on_host
 from powerccl.reports.table import Table
 from powerccl.reports.terminal import COMMUNICATION, ELSEWHERE, heading, warning
+from powerccl.traces.job_labels import in_words
 
 WIDE = 100
 SILENT_S = 10.0  # a rank that has called nothing for so long is shown as waiting
@@ -114,6 +116,7 @@ def _job(job: LiveJob, width: int, history: Sequence[float]) -> list[RenderableT
     command = Text(" ".join(words).replace("\n", " "), style="dim")
     command.truncate(width, overflow="ellipsis")
     lines.append(command)
+    lines += [Text(line, overflow="ellipsis") for line in filter(None, [" · ".join(in_words(job.labels))])]
     lines += [Text(line) for line in _budget(job)]
     lines.append(_totals(job, width, history))
     if job.gpus or job.ranks:
@@ -256,7 +259,10 @@ def _line(
     lease: str | None,
     narrow: bool,
 ) -> None:
-    cells: list[str | Text] = [of_gpu[0], "" if rank is None else Text(_name(rank), style=RANK_LINE), *of_gpu[1:]]
+    name = "" if rank is None else _name(rank)
+    if rank is not None and str(of_gpu[0]).startswith(f"{rank.host} "):
+        name = on_host(name, rank.host)
+    cells: list[str | Text] = [of_gpu[0], Text(name, style=RANK_LINE), *of_gpu[1:]]
     if rank is None:
         cells += [NOT_KNOWN, NOT_KNOWN, ""]
     else:

@@ -17,9 +17,11 @@ from powerccl import clean
 from powerccl.analysis.findings import Clocks, RunSummary
 from powerccl.quantities import mhz, microseconds, percent, plural, seconds
 from powerccl.reports.policy import policy_lines
+from powerccl.traces import job_labels
 from powerccl.traces.run_info import model_label
 
 MOST_WARNINGS = 8
+MOST_HOSTS = 4  # named in a line of 80 columns
 _COMMAND_CHARACTERS = 160
 _SGR = {"": "", "bold": "1", "dim": "2", "warning": "1;33"}
 
@@ -39,9 +41,30 @@ def opening(summary: RunSummary, headline: str = "") -> list[Line]:
         Line(f"powerccl · {summary.name}{label}", "bold"),
         Line(headline or summary.unrecorded, "bold"),
         Line(shlex.join(words)[:_COMMAND_CHARACTERS], "dim"),
+        Line(" · ".join(whose(summary))),
         Line(" · ".join(facts(summary))),
     ]
     return [line for line in lines if line.text]
+
+
+def whose(summary: RunSummary, always: bool = False) -> list[str]:
+    """Whose run it is, and on which hosts. Nothing of a run on one host, outside Slurm, Kubernetes and containers.
+
+    `always`: such a run's user and host too. A terminal's user knows both; a page is sent to others.
+    """
+    words = job_labels.in_words(summary.labels)
+    if not always and not words and len(summary.hosts) < 2:
+        return []
+    names = ", ".join(summary.hosts[:MOST_HOSTS])
+    more = len(summary.hosts) - MOST_HOSTS
+    hosts = f"{names} and {plural(more, 'more host')}" if more > 0 else names
+    user = f"user {summary.user}" if summary.user else ""
+    return [*words, *filter(None, (user, f"on {hosts}" if hosts else ""))]
+
+
+def on_host(rank_name: str, host: str) -> str:
+    """A rank's name beside the name of its host: without the host."""
+    return rank_name.removesuffix(f" on {host}")
 
 
 def of_gpus(summary: RunSummary) -> bool:

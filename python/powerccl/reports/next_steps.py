@@ -21,6 +21,7 @@ from powerccl.console import Console
 from powerccl.estimate import Estimate
 from powerccl.platforms.ways import COPY_ENGINE, WaysTable, what_to_write_for
 from powerccl.quantities import NOT_KNOWN, byte_size, percent, plural, seconds
+from powerccl.reports.job import on_host
 from powerccl.reports.mpi import late_rank
 from powerccl.reports.terminal import heading
 
@@ -150,8 +151,9 @@ def _stragglers(evidence: Evidence) -> Iterator[NextStep]:
     if cost_s is None:
         return
     gpu = next((each for each in summary.gpus if each.gpu == worst.gpu), None)
+    name = on_host(summary.rank_name(worst.rank), worst.host)
     text = (
-        f"Look at rank {summary.rank_name(worst.rank)}, {_place(gpu, worst.host)}: it arrives last in "
+        f"Look at rank {name}, {_place(gpu, worst.host)}: it arrives last in "
         f"{percent(worst.last_pct)} of the collectives, and the others wait for it."
     )
     others = {reason for each in summary.gpus if each is not gpu for reason in each.throttle_reasons}
@@ -185,9 +187,10 @@ def _late_mpi_rank(evidence: Evidence) -> Iterator[NextStep]:
     if not mpi or not last or not mpi.wall_s:
         return
     host = next((each.host for each in mpi.by_rank if each.rank == last.latest_rank), "")
+    name = on_host(mpi.rank_name(last.latest_rank), host)
     yield NextStep(
         rule="straggler",
-        text=f"Look at rank {mpi.rank_name(last.latest_rank)}{f' on {host}' if host else ''}: it arrives last in "
+        text=f"Look at rank {name}{f' on {host}' if host else ''}: it arrives last in "
         f"{last.function}, and the others wait for it.",
         gain_pct=Estimate.between(0.0, 100 * (last.wait_max_s - last.wait_min_s) / mpi.wall_s),
         of="time",

@@ -158,7 +158,9 @@ def _parts_table(findings: ReportFindings, width: int) -> Group:
     table.add_column("rank", justify="right", no_wrap=True)
     for column in ("working time", "communicating", "exposed", "waiting"):
         table.add_column(column, justify="right", no_wrap=True)
-    cells = max(10, min(width, 120) - (58 if not narrow else 54))
+    names = [findings.summary.rank_name(parts.rank) for parts in rows[:MOST_RANKS]]
+    others = (58 if not narrow else 54) + max([0, *(len(name) - len("rank") for name in names)])
+    cells = max(10, min(width, 120) - others)
     table.add_column("", no_wrap=True)
     for parts in rows[:MOST_RANKS]:
         shares = bar_parts(parts) if known else {}

@@ -32,7 +32,7 @@ from powerccl.reports import iterations_chart
 from powerccl.reports.cost import amounts, cost_lines, small_print, stretch
 from powerccl.reports.explanations import EXPLANATIONS
 from powerccl.reports.headline import headline
-from powerccl.reports.job import clock_line, facts, of_gpus
+from powerccl.reports.job import clock_line, facts, of_gpus, whose
 from powerccl.reports.next_steps import NOTHING, about
 from powerccl.reports.page import axis, layout, render, sentences
 from powerccl.reports.report import (
@@ -76,6 +76,7 @@ def report_page(made: Report) -> str:
         title=summary.name or "run",
         badge=model_label(summary.emulated),
         command=shlex.join(summary.command)[:400],
+        whose=" · ".join(whose(summary, always=True)),
         facts=_facts(findings),
         headline=headline(findings),
         steps=[{"text": step.text, "about": about(step), "command": step.command} for step in findings.next_steps],

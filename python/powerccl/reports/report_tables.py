@@ -21,6 +21,7 @@ from powerccl.quantities import (
     seconds,
     watts,
 )
+from powerccl.reports.job import on_host
 from powerccl.reports.phases import COLUMNS, phase_cells
 from powerccl.reports.report import cost_text, energy_parts, size_texts
 from powerccl.reports.ways import POSSIBLE_COLUMNS, possible_cells
@@ -163,6 +164,8 @@ def short_gpu(name: str) -> str:
 
 
 def _gpus(findings: ReportFindings) -> dict[str, Any]:
+    hosts = len({gpu.host for gpu in findings.summary.gpus}) > 1
+    name = findings.summary.rank_name
     return _table(
         [
             "GPU",
@@ -176,8 +179,8 @@ def _gpus(findings: ReportFindings) -> dict[str, Any]:
         ],
         [
             [
-                short_gpu(gpu.gpu),
-                ", ".join(map(findings.summary.rank_name, gpu.ranks)),
+                f"{gpu.host} {short_gpu(gpu.gpu)}" if hosts else short_gpu(gpu.gpu),
+                ", ".join(on_host(name(rank), gpu.host) for rank in gpu.ranks),
                 seconds(gpu.communication_s),
                 at_least(gpu.joules, gpu.joules_at_least),
                 watts(gpu.average_watts),

@@ -173,6 +173,8 @@ def ranks_of(traces: Iterable[RankTrace]) -> tuple[int, int]:
 def number_ranks(lives: Sequence[Life], of_processes: bool) -> list[tuple[int, int, str]]:
     """Of each process: its rank's number in the run, its job, and the rank's name, where the number does not tell.
 
+    Where several hosts took part, names say which host a rank ran on.
+
     Jobs whose numbers no job before them has keep them, and the others' are counted on. `of_processes`: a rank that was
     started again has one number, whatever processes it had; else each of them has a number of its own.
     """
@@ -197,10 +199,11 @@ def number_ranks(lives: Sequence[Life], of_processes: bool) -> list[tuple[int, i
     numbers = {number: lives[place] for place, (number, _, _) in enumerate(numbered)}
     same = Counter(life.number for life in numbers.values())
     on_host = Counter((life.number, life.host) for life in numbers.values())
+    several_hosts = len({life.host for life in numbers.values()}) > 1
     turns: Counter[tuple[int, str]] = Counter()
     names: dict[int, str] = {}
     for number, life in sorted(numbers.items()):
-        if same[life.number] < 2 and number == life.number:
+        if not several_hosts and same[life.number] < 2 and number == life.number:
             continue
         names[number] = f"{life.number} on {life.host}"
         if on_host[life.number, life.host] > 1:
@@ -210,7 +213,7 @@ def number_ranks(lives: Sequence[Life], of_processes: bool) -> list[tuple[int, i
 
 
 def tell_ranks_apart(traces: list[RankTrace], of_processes: bool) -> None:
-    """Give each rank a number of its own in the run, and a name where jobs repeat numbers."""
+    """Give each rank a number of its own in the run, and a name where hosts are several or jobs repeat numbers."""
     known = number_ranks([life_of(trace) for trace in traces], of_processes)
     for trace, (rank, job, name) in zip(traces, known, strict=True):
         trace.rank, trace.job, trace.rank_name = rank, job, name

@@ -52,7 +52,7 @@ class RankTrace(TraceHeader):
     sizes: list[int] = field(default_factory=list)
     number: int = field(init=False)  # the rank as its job counts
     job: int = 0  # of the run's jobs, counted from 0
-    rank_name: str = ""  # how to print the rank where jobs repeat its number: "0 on node2"
+    rank_name: str = ""  # how to print the rank of several hosts, or jobs: "0 on node2"
 
     def __post_init__(self) -> None:
         self.number = self.rank

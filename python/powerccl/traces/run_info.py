@@ -12,6 +12,7 @@ from pathlib import Path
 
 from powerccl import clean
 from powerccl.files import write_whole
+from powerccl.traces import job_labels
 
 RUN_FILE = "run.json"
 SCHEMA = 1  # of run.json: raised where a reader of the one before would misread it
@@ -62,6 +63,8 @@ class RunInfo:
     interval_ms: int = 20
     gpus: list[str] = field(default_factory=list)
     launcher: str = ""
+    user: str = ""
+    labels: dict[str, str] = field(default_factory=dict)  # job_labels.LABELS: the job, pod and container; those known
     versions: dict[str, str] = field(default_factory=dict)
     environment: dict[str, str] = field(default_factory=dict)
     simulated: Simulation | None = None
@@ -106,8 +109,10 @@ def sound_info(info: RunInfo) -> RunInfo:
         value = getattr(info, name)
         if value is not None and not -(1 << 31) <= value < 1 << 31:
             setattr(info, name, None)
-    for name in ("name", "host", "started_at", "policy", "clocks", "platform", "emulated", "launcher", "unrecorded"):
+    names = ("name", "host", "started_at", "policy", "clocks", "platform", "emulated", "launcher", "user", "unrecorded")
+    for name in names:
         setattr(info, name, clean.field(getattr(info, name)))
+    info.labels = job_labels.sound(info.labels)
     info.gpus = [clean.field(gpu) for gpu in info.gpus]
     info.versions = {clean.field(name): clean.field(version) for name, version in info.versions.items()}
     return info
