@@ -107,7 +107,7 @@ def command(
             best = predict_best(made.calls, kernels, made.waits, curves, table, limit_w)
             other_ways = structs.replace(other_ways, predicted=best)
         made = replace(made, findings=structs.replace(made.findings, ways=other_ways))
-    steps = advise(made.run, made.findings.summary, made.findings.peers, made.findings.ways)
+    steps = advise(made.run, made.findings.summary, made.findings)
     made = replace(made, findings=structs.replace(made.findings, next_steps=steps))
     findings = made.findings
     if not (kineto or platform or made.run.window or (folder / SUMMARY_FILE).exists()):

@@ -94,7 +94,7 @@ def command(
 
     def next_steps(prediction: WhatIf) -> list[NextStep]:
         automatic = next(each for each in prediction.policies if each.policy == "auto")
-        return advise(run, summary_of(folder), None, None, automatic.saved_pct, automatic.slowdown_pct)
+        return advise(run, summary_of(folder), None, automatic.saved_pct, automatic.slowdown_pct, max_slowdown)
 
     terms = Terms(max_slowdown, overhead, call_us, transition_us, ranks or 0)
     predict_policies(run, platform, terms, json_file, next_steps)
