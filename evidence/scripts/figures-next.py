@@ -43,7 +43,7 @@ from powerccl.reports.next_steps import LEAST_PCT
 from powerccl.traces.folder import read_run
 from powerccl.whatif.simulator import SIMULATOR, call, simulate
 
-FIRST_MACHINE, MOST_GPUS = 2000, 8  # behind those of figures-whatif.py; of a prediction in half a minute
+FIRST_MACHINE, MOST_GPUS = 3000, 8  # behind those of figures-whatif.py; of a prediction in half a minute
 BEFORE_S, RECORDED_S = 20.0, 10.0
 # LOOKED_S finds a machine, and MANAGED_S says what is known of it, as in figures-robustness.py.
 LEARNING_S, LOOKED_S, MANAGED_S = 60.0, 60.0, 240.0
@@ -51,7 +51,7 @@ FACTORS = (1.0, 1.01, 1.05, 1.15, 1.3, 1.6)
 NEVER_LAST = 0.5  # the factor of a rank that all others wait for no more: what its step promises at most
 CLAIM_SHARE = 0.1  # of a gain: a step that promises more than that above the truth, and 1 % of time, is untrue
 MUCH_PCT, NOTHING_PCT = 2.0, 0.5  # of energy, by clocks
-CLOCK_RUNS, PREDICTED, NOTHING_RUNS, MOST_LOOKED_AT = 4, 3, 3, 60
+CLOCK_RUNS, PREDICTED, NOTHING_RUNS, MOST_LOOKED_AT = 4, 3, 3, 24
 FASTER_LINKS = 4.0
 START_UPS_S, WORK_S = (0, 12, 20, 40), 65
 MPI_PAIRS, MPI_NOISE_PCT = 3, 3.0  # of the quickest quarter of iterations, on two cores

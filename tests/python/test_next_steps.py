@@ -30,6 +30,7 @@ from powerccl.console import Console
 from powerccl.estimate import Estimate
 from powerccl.platforms.ways import WaysTable, near_table_for
 from powerccl.reports.next_steps import (
+    MARGIN_POINTS,
     MOST_STEPS,
     NOTHING,
     SIMULATED,
@@ -38,6 +39,7 @@ from powerccl.reports.next_steps import (
     next_steps,
     print_next_steps,
 )
+from powerccl.whatif import predict
 
 ROOT = Path(__file__).resolve().parents[2]
 H100 = "NVIDIA H100 80GB HBM3"
@@ -238,8 +240,12 @@ def test_a_prediction_of_the_run_comes_with_the_option() -> None:
     evidence = Evidence(summary(), clocks_pct=Estimate(3.0, 1.0, 5.0), clocks_slower_pct=Estimate(0.4, 0.0, 0.8))
     step = of("clocks", evidence)
     assert step.command.startswith("powerccl run --set-clocks -- torchrun")
-    assert step.cost.startswith("at most 1.0 % more time, 0.4 % by the prediction")
+    assert step.cost.startswith("about 1.0 % more time at most, 0.4 % by the prediction")
     assert next_steps(Evidence(summary(), clocks_pct=Estimate(0.1, -1.0, 2.6))) == []
+    assert (
+        gain_text(of("clocks", Evidence(summary(), clocks_pct=Estimate(0.1, -2.0, 25.0)))) == "up to 25 % of the energy"
+    )
+    assert MARGIN_POINTS == predict.MARGIN_POINTS
 
 
 @pytest.mark.parametrize("mode", ["lease", "simulated"])
@@ -295,7 +301,7 @@ def test_a_command_repeats_what_the_run_was_recorded_with() -> None:
     assert of("clocks", Evidence(simulated, clocks_pct=predicted)).command == "powerccl-sim a.scn --policy auto"
     other_budget = of("clocks", Evidence(summary(), budget_pct=3.0, clocks_pct=predicted))
     assert "--set-clocks --max-slowdown 3 --" in other_budget.command
-    assert other_budget.cost.startswith("at most 3.0 % more time")
+    assert other_budget.cost.startswith("about 3.0 % more time at most")
 
 
 @pytest.mark.parametrize(("mode", "slept", "said"), [("observe", 0.0, True), ("auto", 60.0, False)])
