@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from synthetic import training_run
 
 from powerccl.analysis.findings import (
     Clocks,
@@ -26,6 +27,8 @@ from powerccl.analysis.findings import (
 from powerccl.analysis.report import Waiting
 from powerccl.analysis.report_findings import LinkRow, NextStep, Peers, RankParts, Straggler
 from powerccl.analysis.ways import Possible, WaysFindings
+from powerccl.commandline.summaries import summary_of
+from powerccl.commands.advice import advise
 from powerccl.console import Console
 from powerccl.estimate import Estimate
 from powerccl.platforms.ways import WaysTable, near_table_for
@@ -39,6 +42,7 @@ from powerccl.reports.next_steps import (
     next_steps,
     print_next_steps,
 )
+from powerccl.traces.folder import read_run
 from powerccl.whatif import predict
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -362,3 +366,10 @@ def test_the_nearest_table_is_of_the_same_gpu_or_of_one_alike(monkeypatch: pytes
     assert eight and eight.gpus == 4
     assert near_table_for(["NVIDIA H100 PCIe"] * 2) is None
     assert near_table_for([H100]) is None
+
+
+@pytest.mark.parametrize(("iterations", "command"), [(3, "POWERCCL_KERNEL_EVENTS=all powerccl run"), (40, "whatif")])
+def test_whatif_is_advised_where_it_can_predict(tmp_path: Path, iterations: int, command: str) -> None:
+    folder = training_run(tmp_path / "run", iterations=iterations)
+    (step,) = [each for each in advise(read_run(folder), summary_of(folder)) if each.rule == "clocks"]
+    assert command in step.command
