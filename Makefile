@@ -10,7 +10,7 @@ export PATH := $(BIN):$(PATH)
 
 .PHONY: all setup lock native demo test test-native test-python test-e2e lint lint-quick tidy-aside e2e analyze format pictures reference docs docs-build soak sanitize coverage fuzz fuzz-python wheel check-wheel \
         figures-demo figures-mpi figures-daemon figures-clock figures-policies \
-        figures-robustness figures-stall figures-adversity figures-clocks figures-constants figures-whatif figures-sim figures-tune figures-prove figures-analysis figures-integrations figures-accounts figures-harm figures-trust figures-first figures-runs bench clean help
+        figures-robustness figures-stall figures-adversity figures-clocks figures-constants figures-whatif figures-next figures-sim figures-tune figures-prove figures-analysis figures-integrations figures-accounts figures-harm figures-trust figures-first figures-runs bench clean help
 
 all: native
 
@@ -114,6 +114,11 @@ pictures: native setup
 figures-policies figures-robustness figures-stall figures-constants figures-whatif figures-adversity figures-clocks: build/test/.configured setup
 	cmake --build build/test --parallel $(JOBS) --target powerccl-sim powerccl_adversity
 	POWERCCL_NATIVE=$(abspath build/test/stage) $(FIGURES)
+
+# make figures-next      judges the advice of runs whose best action is known, into build/figures/next.json; H100_RUNS=DIR: recorded runs of H100s too
+figures-next: build/test/.configured setup
+	cmake --build build/test --parallel $(JOBS)
+	POWERCCL_NATIVE=$(abspath build/test/stage) $(FIGURES) $(if $(H100_RUNS),--real $(H100_RUNS))
 
 # make figures-sim       compares the simulator with the emulator in an hour, into build/figures/sim.json
 # make figures-daemon    measures powerccld on emulated GPUs, random schedules included, into build/figures/daemon.json

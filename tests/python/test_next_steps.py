@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from synthetic import training_run
 
 from powerccl.analysis.findings import (
     Clocks,
@@ -22,12 +24,16 @@ from powerccl.analysis.findings import (
     Shares,
     StartupPart,
 )
-from powerccl.analysis.report_findings import NextStep, Peers, Straggler
+from powerccl.analysis.report import Waiting
+from powerccl.analysis.report_findings import LinkRow, NextStep, Peers, RankParts, Straggler
 from powerccl.analysis.ways import Possible, WaysFindings
+from powerccl.commandline.summaries import summary_of
+from powerccl.commands.advice import advise
 from powerccl.console import Console
 from powerccl.estimate import Estimate
 from powerccl.platforms.ways import WaysTable, near_table_for
 from powerccl.reports.next_steps import (
+    MARGIN_POINTS,
     MOST_STEPS,
     NOTHING,
     SIMULATED,
@@ -36,6 +42,8 @@ from powerccl.reports.next_steps import (
     next_steps,
     print_next_steps,
 )
+from powerccl.traces.folder import read_run
+from powerccl.whatif import predict
 
 ROOT = Path(__file__).resolve().parents[2]
 H100 = "NVIDIA H100 80GB HBM3"
@@ -94,12 +102,12 @@ def found_ways(saved_pct: float, kind: str = "all_gather", way: str = "copy-engi
 TABLE = WaysTable(name="mine", gpu=H100, gpus=2, emulated=False, provenance="measured")
 
 
-def straggler(cost_s: float | None, at_most_s: float | None = None) -> Peers:
+def straggler(cost_s: float | None, at_most_s: float | None = None) -> Waiting:
     row = Straggler(
         rank=1, gpu="g1", host="n1", collectives=100, last=90, last_pct=90.0, cost_s=cost_s, steady=True
     )  # fmt: skip
     row.cost_at_most_s = at_most_s
-    return Peers(matched_pct=100.0, ranks=[row])
+    return Waiting(Peers(matched_pct=100.0, ranks=[row]))
 
 
 def mpi(mode: str, wait_s: float, sleep_s: float = 0.0, apart_s: float = 0.0) -> MpiSummary:
@@ -150,7 +158,9 @@ def test_a_long_start_up_is_worth_at_most_its_share() -> None:
     parts = [StartupPart(until="the first communicator", time_s=70.0), StartupPart(until="x", time_s=30.0)]
     shares = Shares(span_s=600.0, startup_s=100.0, startup_joules=80.0, startup_parts=parts)
     step = of("startup", Evidence(summary(shares=shares)))
-    assert step.gain_pct == Estimate(4.0, 0.0, 8.0)
+    assert step.gain_pct == Estimate.between(0.0, 100 * 100.0 / 700.0)
+    assert step.of == "time"
+    assert "8.0 % of the energy" in step.basis
     assert "70.0 s of it until the first communicator" in step.text
     assert step.command.endswith("--window 0:100 --html startup.html")
 
@@ -171,7 +181,7 @@ def test_a_straggler_is_named_with_its_host_and_gpu() -> None:
     evidence = Evidence(summary(hosts=("n1",)), straggler(60.0))
     step = of("straggler", evidence)
     assert "rank 1, GPU 1 of n1" in step.text
-    assert step.gain_pct == Estimate(10.0, 10.0, 10.0)
+    assert step.gain_pct == Estimate(10.0, 0.0, 10.0)
     assert step.command == "powerccl report runs/1-train --perfetto ranks.perfetto"
 
 
@@ -234,12 +244,23 @@ def test_a_prediction_of_the_run_comes_with_the_option() -> None:
     evidence = Evidence(summary(), clocks_pct=Estimate(3.0, 1.0, 5.0), clocks_slower_pct=Estimate(0.4, 0.0, 0.8))
     step = of("clocks", evidence)
     assert step.command.startswith("powerccl run --set-clocks -- torchrun")
-    assert "0.4 % more time" in step.cost
-    assert next_steps(Evidence(summary(), clocks_pct=Estimate(0.1, -1.0, 0.9))) == []
+    assert step.cost.startswith("about 1.0 % more time at most, 0.4 % by the prediction")
+    assert next_steps(Evidence(summary(), clocks_pct=Estimate(0.1, -1.0, 2.6))) == []
+    assert (
+        gain_text(of("clocks", Evidence(summary(), clocks_pct=Estimate(0.1, -2.0, 25.0)))) == "up to 25 % of the energy"
+    )
+    assert MARGIN_POINTS == predict.MARGIN_POINTS
 
 
-def test_clocks_that_are_set_already_are_no_step() -> None:
-    assert rules(Evidence(summary(clocks_mode="lease"))) == []
+@pytest.mark.parametrize("mode", ["lease", "simulated"])
+def test_clocks_that_are_set_already_are_no_step(mode: str) -> None:
+    assert rules(Evidence(summary(clocks_mode=mode))) == []
+
+
+def test_a_run_that_cannot_be_predicted_is_recorded_again() -> None:
+    step = of("clocks", Evidence(summary(), unpredictable="the calls of rank 0 do not repeat"))
+    assert "the calls of rank 0 do not repeat" in step.text
+    assert step.command.startswith("POWERCCL_KERNEL_EVENTS=all powerccl run -- torchrun")
 
 
 def test_gpus_of_no_simulated_kind_have_no_figure() -> None:
@@ -247,14 +268,44 @@ def test_gpus_of_no_simulated_kind_have_no_figure() -> None:
     assert step.gain_pct is None
 
 
+def links(busbw_gbs: float, transfer_gbs: float | None, waiting_pct: float = 0.0) -> Waiting:
+    row = LinkRow(
+        pattern="all_reduce", size_class_bytes=64 << 20, operations=9, busbw_gbs=busbw_gbs, transfer_gbs=transfer_gbs
+    )
+    rank = RankParts(rank=0, gpu="g0", host="n1", span_s=600.0, exposed_waiting_s=6.0 * waiting_pct)
+    return Waiting(Peers(matched_pct=100.0), [row], [rank])
+
+
 def test_a_slow_link_or_several_hosts_are_worth_a_search() -> None:
     shares = Shares(span_s=600.0, communicating_pct=30.0, exposed_pct=20.0)
-    fast = summary(shares=shares, patterns=[pattern("all_reduce", 64 << 20, 200.0)])
-    slow = summary(shares=shares, patterns=[pattern("all_reduce", 64 << 20, 4.0)])
-    apart = summary(hosts=("n1", "n2"), shares=shares, patterns=fast.patterns)
-    assert "tune" not in rules(Evidence(fast))
-    assert of("tune", Evidence(slow)).gain_pct == Estimate(10.0, 0.0, 20.0)
-    assert "between 2 hosts" in of("tune", Evidence(apart)).text
+    one, apart = summary(shares=shares), summary(hosts=("n1", "n2"), shares=shares)
+    fast, slow = links(200.0, 210.0), links(4.0, 5.0)
+    assert "tune" not in rules(Evidence(one, fast))
+    assert of("tune", Evidence(one, slow)).gain_pct == Estimate(10.0, 0.0, 20.0)
+    assert "between 2 hosts" in of("tune", Evidence(apart, fast)).text
+
+
+def test_waiting_for_a_rank_is_no_slow_link() -> None:
+    shares = Shares(span_s=600.0, communicating_pct=30.0, exposed_pct=20.0)
+    assert "tune" not in rules(Evidence(summary(shares=shares), links(4.0, 200.0)))
+    assert "tune" not in rules(Evidence(summary(shares=shares), links(4.0, None)))
+    some = of("tune", Evidence(summary(shares=shares), links(4.0, 5.0, waiting_pct=12.0)))
+    assert some.gain_pct == Estimate(4.0, 0.0, 8.0)
+    assert "tune" not in rules(Evidence(summary(shares=shares), links(4.0, 5.0, waiting_pct=16.0)))
+
+
+def test_a_command_repeats_what_the_run_was_recorded_with() -> None:
+    shares = Shares(span_s=600.0, communicating_pct=30.0, exposed_pct=20.0)
+    predicted = Estimate(3.0, 1.0, 5.0)
+    emulated = of("tune", Evidence(summary(shares=shares, emulated="t4x8"), links(4.0, 5.0)))
+    assert emulated.command == "powerccl tune --emulate t4x8 --from runs/1-train"
+    with_ways = of("clocks", Evidence(summary(), own_ways=True, clocks_pct=predicted))
+    assert with_ways.command.startswith("powerccl run --ways auto --set-clocks -- torchrun")
+    simulated = summary(emulated="simulated t4x8", command=["powerccl-sim", "a.scn"])
+    assert of("clocks", Evidence(simulated, clocks_pct=predicted)).command == "powerccl-sim a.scn --policy auto"
+    other_budget = of("clocks", Evidence(summary(), budget_pct=3.0, clocks_pct=predicted))
+    assert "--set-clocks --max-slowdown 3 --" in other_budget.command
+    assert other_budget.cost.startswith("about 3.0 % more time at most")
 
 
 @pytest.mark.parametrize(("mode", "slept", "said"), [("observe", 0.0, True), ("auto", 60.0, False)])
@@ -277,8 +328,8 @@ def test_a_late_rank_of_mpi_is_named_with_its_host() -> None:
 
 def test_there_are_at_most_three_and_the_one_of_most_worth_is_first() -> None:
     shares = Shares(span_s=600.0, startup_s=100.0, startup_joules=100.0, communicating_pct=60.0, exposed_pct=50.0)
-    slow = [pattern("all_reduce", 64 << 20, 4.0)]
-    steps = next_steps(Evidence(summary(shares=shares, patterns=slow), straggler(60.0), found_ways(3.0), TABLE))
+    waiting = replace(straggler(60.0), link=links(4.0, 5.0).link)
+    steps = next_steps(Evidence(summary(shares=shares), waiting, found_ways(3.0), TABLE))
     assert len(steps) == MOST_STEPS
     worth = [step.gain_pct.value for step in steps if step.gain_pct]
     assert worth == sorted(worth, reverse=True)
@@ -315,3 +366,10 @@ def test_the_nearest_table_is_of_the_same_gpu_or_of_one_alike(monkeypatch: pytes
     assert eight and eight.gpus == 4
     assert near_table_for(["NVIDIA H100 PCIe"] * 2) is None
     assert near_table_for([H100]) is None
+
+
+@pytest.mark.parametrize(("iterations", "command"), [(3, "POWERCCL_KERNEL_EVENTS=all powerccl run"), (40, "whatif")])
+def test_whatif_is_advised_where_it_can_predict(tmp_path: Path, iterations: int, command: str) -> None:
+    folder = training_run(tmp_path / "run", iterations=iterations)
+    (step,) = [each for each in advise(read_run(folder), summary_of(folder)) if each.rule == "clocks"]
+    assert command in step.command

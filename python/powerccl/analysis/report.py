@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -158,8 +158,17 @@ def report(
     return Report(findings, run, calls, kernels, built.waits, together, matched.waiting_ns, work.cuts)
 
 
-def peers_of(run: RunData) -> Peers:
-    """The ranks that others wait for, and what they cost: as `report` has it, without all else."""
+@dataclass(frozen=True)
+class Waiting:
+    """Who waits for whom, and what the links do meanwhile: a part of ReportFindings."""
+
+    peers: Peers = field(default_factory=Peers)
+    link: list[LinkRow] = field(default_factory=list)
+    ranks: list[RankParts] = field(default_factory=list)
+
+
+def waiting_of(run: RunData) -> Waiting:
+    """As `report` has it, without all else."""
     built = run_tables(run, run.window)
     matched = match(run, built.all_calls, built.all_kernels, built.inside)
     exposed = built.marks or Exposure({}, NONE, "")
@@ -167,7 +176,8 @@ def peers_of(run: RunData) -> Peers:
         run, built.kernels, matched, exposed, energy_curves(run), {}, working(run, built.calls, built.kernels)
     )
     add_costs(matched, built.kernels, breakdown.sets)
-    return matched.peers
+    link = link_rows(built.kernels, matched.waiting_ns, None, matched.peers.uncertainty_us or 0.0)
+    return Waiting(matched.peers, link, breakdown.ranks)
 
 
 def _reconcile(findings: ReportFindings) -> None:

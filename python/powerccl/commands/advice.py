@@ -5,27 +5,28 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from powerccl.analysis.report import peers_of
-from powerccl.analysis.report_findings import NextStep, Peers
+from powerccl.analysis.report import ReportFindings, Waiting, waiting_of
+from powerccl.analysis.report_findings import NextStep
 from powerccl.commandline.references import near_table, own_table
 from powerccl.estimate import Estimate
-from powerccl.reports.next_steps import Evidence, next_steps
+from powerccl.launch.ways import LEAST
+from powerccl.reports.next_steps import DEFAULT_BUDGET_PCT, Evidence, next_steps
 from powerccl.traces import tables
 from powerccl.ways.possible import possible
+from powerccl.whatif.predict import why_not
 
 if TYPE_CHECKING:
     from powerccl.analysis.findings import RunSummary
-    from powerccl.analysis.ways import WaysFindings
     from powerccl.traces.folder import RunData
 
 
 def advise(
     run: RunData,
     summary: RunSummary,
-    peers: Peers | None = None,
-    ways: WaysFindings | None = None,
+    findings: ReportFindings | None = None,
     clocks_pct: Estimate | None = None,
     clocks_slower_pct: Estimate | None = None,
+    budget_pct: float = DEFAULT_BUDGET_PCT,
 ) -> list[NextStep]:
     """At most three actions. What is not given is found in the run's records, clocks excepted."""
     if not run.ranks:
@@ -33,16 +34,21 @@ def advise(
     table, neighbour = own_table(run), False
     if table is None and (table := near_table(run)):
         neighbour = True
+    ways = findings.ways if findings else None
     if ways is None and table:
         ways = possible(tables.calls(run), table, any_ranks=neighbour)
+    waiting = Waiting(findings.peers, findings.link, findings.ranks) if findings else waiting_of(run)
     return next_steps(
         Evidence(
             summary,
-            peers_of(run) if peers is None else peers,
+            waiting,
             ways,
             table,
             neighbour,
             clocks_pct,
             clocks_slower_pct,
+            budget_pct,
+            unpredictable=why_not(run) if clocks_pct is None else "",
+            own_ways=run.info is not None and LEAST in run.info.environment,
         )
     )

@@ -110,7 +110,7 @@ def command(
             best = predict_best(made.calls, kernels, made.waits, curves, table, limit_w)
             other_ways = structs.replace(other_ways, predicted=best)
         made = replace(made, findings=structs.replace(made.findings, ways=other_ways))
-    steps = advise(made.run, made.findings.summary, made.findings.peers, made.findings.ways)
+    steps = advise(made.run, made.findings.summary, made.findings)
     made = replace(made, findings=structs.replace(made.findings, next_steps=steps))
     cost = cost_of(made.run, made.findings.summary, tariff, made.findings.iterations)
     made = replace(made, findings=structs.replace(made.findings, cost=cost))

@@ -100,7 +100,7 @@ def command(
 
     def next_steps(prediction: WhatIf) -> list[NextStep]:
         automatic = next(each for each in prediction.policies if each.policy == "auto")
-        return advise(run, summary_of(folder), None, None, automatic.saved_pct, automatic.slowdown_pct)
+        return advise(run, summary_of(folder), None, automatic.saved_pct, automatic.slowdown_pct, max_slowdown)
 
     budget_pct = DEFAULT_SLOWDOWN_PCT if max_slowdown is None else max_slowdown
     terms = Terms(budget_pct, overhead, call_us, transition_us, ranks or 0)

@@ -15,7 +15,8 @@ from dataclasses import dataclass, field
 from rich.text import Text
 
 from powerccl.analysis.findings import Gpu, RunSummary
-from powerccl.analysis.report_findings import NextStep, Peers
+from powerccl.analysis.report import Waiting
+from powerccl.analysis.report_findings import NextStep, RankParts
 from powerccl.analysis.ways import WaysFindings
 from powerccl.console import Console
 from powerccl.estimate import Estimate
@@ -24,6 +25,7 @@ from powerccl.quantities import NOT_KNOWN, byte_size, percent, plural, seconds
 from powerccl.reports.job import on_host
 from powerccl.reports.mpi import late_rank
 from powerccl.reports.terminal import heading
+from powerccl.traces.run_info import SIMULATED as SIMULATED_BY
 
 MOST_STEPS = 3
 INDENT = "   "
@@ -48,6 +50,9 @@ SIMULATED = {
     "H200": Estimate(3.4, 0.9, 20.8),
     "T4": Estimate(4.4, 0.7, 16.9),
 }
+ALL_KERNELS = "POWERCCL_KERNEL_EVENTS=all"  # short ones as well: a prediction needs times of most kernels
+MARGIN_POINTS = 2.5  # that a prediction's range is wider than its cases: whatif.predict has the reason
+DEFAULT_BUDGET_PCT = 1.0  # of time: what `powerccl run --max-slowdown` is without being given
 ENDS = {
     "the first communicator": "the program loads, and makes its model and data ready",
     "the first communication": "ranks wait for the slowest of them to be ready",
@@ -63,21 +68,34 @@ FSDP_PCT, FSDP_BYTES = Estimate(5.6, 0.0, 6.9), 64 << 20
 class Evidence:
     """What the rules go by. `ways` is by `table`; it is a neighbour's if that is of other GPUs than the run's.
 
-    `clocks_pct`: energy that `auto` is predicted to save of this very run, and `clocks_slower_pct` at which slowdown.
+    `clocks_pct`: energy that `auto` is predicted to save of this very run, and `clocks_slower_pct` at which slowdown,
+    within `budget_pct`.
+    `unpredictable`: why nothing can be predicted. `own_ways`: the run was recorded with `--ways`.
     """
 
     summary: RunSummary
-    peers: Peers = field(default_factory=Peers)
+    waiting: Waiting = field(default_factory=Waiting)
     ways: WaysFindings | None = None
     table: WaysTable | None = None
     neighbour: bool = False
     clocks_pct: Estimate | None = None
     clocks_slower_pct: Estimate | None = None
+    budget_pct: float = DEFAULT_BUDGET_PCT
+    unpredictable: str = ""
+    own_ways: bool = False
+
+    @property
+    def emulate(self) -> tuple[str, ...]:
+        """The option that emulates the run's machine again."""
+        platform = self.summary.emulated.removeprefix(SIMULATED_BY).strip()
+        return ("--emulate", platform) if platform else ()
 
     def run(self, *options: str) -> str:
-        """The job's command, with these options of `powerccl run`."""
-        emulated = ("--emulate", self.summary.emulated) if self.summary.emulated else ()
-        return shlex.join(["powerccl", "run", *emulated, *options, "--", *self.summary.command])
+        """The job's command, with these options of `powerccl run`. The simulator has a policy as well."""
+        if self.summary.emulated.startswith(SIMULATED_BY):
+            return shlex.join([*self.summary.command, *options])
+        ways = ("--ways", "auto") if self.own_ways and "--ways" not in options else ()
+        return shlex.join(["powerccl", "run", *self.emulate, *ways, *options, "--", *self.summary.command])
 
     def report(self, *options: str) -> str:
         """A command that reports on the run."""
@@ -117,10 +135,7 @@ def _startup(evidence: Evidence) -> Iterator[NextStep]:
     summary, shares = evidence.summary, evidence.summary.shares
     if shares.startup_s is None or not summary.wall_s or shares.startup_s < LEAST_STARTUP_S:
         return
-    by_energy = shares.startup_joules is not None and summary.energy.joules
     share = 100 * shares.startup_s / summary.wall_s
-    if by_energy:
-        share = 100 * (shares.startup_joules or 0.0) / (summary.energy.joules or 1.0)
     if share < LEAST_STARTUP_PCT:
         return
     longest = max(shares.startup_parts, key=lambda part: part.time_s, default=None)
@@ -129,13 +144,15 @@ def _startup(evidence: Evidence) -> Iterator[NextStep]:
     text += f", {seconds(longest.time_s)} of it until {longest.until}: {why}." if longest and why else "."
     trial = (shares.span_s or 0.0) < SHORT_WORK_S
     basis = "how much of it can go is not known"
+    if shares.startup_joules is not None and summary.energy.joules:
+        basis += f"; {percent(100 * shares.startup_joules / summary.energy.joules)} of the energy"
     if trial:
         basis = f"this run has {seconds(shares.span_s)} of work: record a longer one to know the share of start-up"
     yield NextStep(
         rule="startup",
         text=text,
         gain_pct=None if trial else Estimate.between(0.0, share),
-        of="energy" if by_energy else "time",
+        of="time",
         basis=basis,
         command=evidence.report("--window", f"0:{math.ceil(shares.startup_s)}", "--html", "startup.html"),
     )
@@ -143,7 +160,7 @@ def _startup(evidence: Evidence) -> Iterator[NextStep]:
 
 def _stragglers(evidence: Evidence) -> Iterator[NextStep]:
     summary, span_s = evidence.summary, evidence.summary.shares.span_s
-    steady = [row for row in evidence.peers.ranks if row.steady]
+    steady = [row for row in evidence.waiting.peers.ranks if row.steady]
     if not steady or not span_s:
         return
     worst = max(steady, key=lambda row: row.cost_s or row.cost_at_most_s or 0.0)
@@ -161,16 +178,16 @@ def _stragglers(evidence: Evidence) -> Iterator[NextStep]:
     if held:
         text += f" Its clock alone was limited: {', '.join(held)}."
     gain = 100 * cost_s / span_s
-    known = worst.cost_s is not None
     look = evidence.report("--perfetto", "ranks.perfetto")
     if held and gpu and gpu.index is not None and not summary.emulated:
         look = f"nvidia-smi -i {gpu.index} -q -d PERFORMANCE,TEMPERATURE,POWER"
     yield NextStep(
         rule="straggler",
         text=text,
-        gain_pct=Estimate(gain, gain, gain) if known else Estimate.between(0.0, gain),
+        # All of it: if the rank becomes as quick as the others. It may be the others that are quick by chance.
+        gain_pct=Estimate(gain, 0.0, gain) if worst.cost_s is not None else Estimate.between(0.0, gain),
         of="time",
-        basis="measured in this run" + ("" if known else ": at most, since some of the waiting may be hidden"),
+        basis="measured in this run: another rank waits so long for it",
         command=look,
     )
 
@@ -194,7 +211,7 @@ def _late_mpi_rank(evidence: Evidence) -> Iterator[NextStep]:
         f"{last.function}, and the others wait for it.",
         gain_pct=Estimate.between(0.0, 100 * (last.wait_max_s - last.wait_min_s) / mpi.wall_s),
         of="time",
-        basis="measured in this run; at most, if its work can be shared out evenly",
+        basis="measured in this run: another rank waits so long for it",
         command=evidence.report("--html", "ranks.html"),
     )
 
@@ -212,7 +229,7 @@ def _mpi_waits(evidence: Evidence) -> Iterator[NextStep]:
         gain_pct=Estimate.between(0.0, awake),
         of="CPU time",
         basis="measured in this run",
-        cost="a wait ends at most 1 % of its length later",
+        cost="about 1 % of each wait's length",
         command=evidence.run("--mpi", "auto"),
     )
 
@@ -237,7 +254,7 @@ def _ways(evidence: Evidence) -> Iterator[NextStep]:
             gain_pct=Estimate(gain.value, 0.0, gain.high),
             of="time",
             basis=basis + ("" if gain is FSDP_PCT else ": other GPUs than yours"),
-            cost="ten minutes of free GPUs; sets no clock",
+            cost="ten minutes of free GPUs, and sets no clock",
             command="powerccl profile --ways",
         )
         return
@@ -280,20 +297,29 @@ def _nccl(library: str) -> tuple[int, ...]:
 
 def _clocks(evidence: Evidence) -> Iterator[NextStep]:
     summary = evidence.summary
-    if not summary.ranks or summary.clocks_mode == "lease":
-        return
+    if not summary.ranks or summary.clocks_mode not in ("", "none", "dry"):
+        return  # something sets clocks already
     if evidence.clocks_pct is not None:
+        if evidence.clocks_pct.value < LEAST_PCT and evidence.clocks_pct.high < LEAST_PCT + MARGIN_POINTS:
+            return  # of no case that the prediction simulated
         slower = evidence.clocks_slower_pct
-        time = f"{percent(max(slower.value, 0.0))} more time" if slower else "some time"
-        options = ("--policy", "auto") if summary.emulated else ("--set-clocks",)
+        time = f"about {percent(evidence.budget_pct)} more time at most"
+        time += f", {percent(max(slower.value, 0.0))} by the prediction" if slower else ""
+        options: tuple[str, ...] = ("--policy", "auto") if summary.emulated else ("--set-clocks",)
+        if evidence.budget_pct != DEFAULT_BUDGET_PCT:
+            options += ("--max-slowdown", f"{evidence.budget_pct:g}")
         yield NextStep(
             rule="clocks",
             text="Let PowerCCL lower the clocks of the GPUs.",
             gain_pct=evidence.clocks_pct,
             basis="predicted of this run, by simulation",
-            cost=f"{time}; needs root or powerccld on the hosts",
+            cost=f"{time}" + ("" if summary.emulated else "; needs root or powerccld on the hosts"),
             command=evidence.run(*options),
         )
+        return
+    if evidence.unpredictable:
+        text = f"Record a hundred iterations, to predict what lower clocks save. Of this run: {evidence.unpredictable}."
+        yield NextStep(rule="clocks", text=text, command=f"{ALL_KERNELS} {evidence.run()}")
         return
     names = {gpu.name for gpu in summary.gpus if gpu.name}
     known = next((SIMULATED[word] for word in SIMULATED if names and all(word in name for name in names)), None)
@@ -301,19 +327,24 @@ def _clocks(evidence: Evidence) -> Iterator[NextStep]:
         rule="clocks",
         text="Predict what lower clocks would save of this job.",
         gain_pct=known,
-        basis="70 simulated machines with such GPUs: nine in ten" if known else "",
-        cost="a minute; sets no clock",
+        basis="lower clocks did in nine in ten of 70 simulated jobs on such GPUs" if known else "",
+        cost="a minute, and sets no clock",
         command=shlex.join(["powerccl", "whatif", summary.folder]),
     )
 
 
 def _tune(evidence: Evidence) -> Iterator[NextStep]:
-    shares = evidence.summary.shares
+    shares, waiting = evidence.summary.shares, evidence.waiting
     exposed = shares.exposed_pct if shares.exposed_pct is not None else shares.communicating_pct
-    if exposed is None or exposed < LEAST_EXPOSED_PCT:
+    if exposed is None:
+        return
+    exposed -= _waiting_pct(waiting.ranks)  # no parameter has a rank come earlier
+    if exposed < LEAST_EXPOSED_PCT:
         return
     hosts = {gpu.host for gpu in evidence.summary.gpus}
-    rates = [row.busbw_gbs for row in evidence.summary.patterns if row.median_bytes >= LARGE_BYTES and row.busbw_gbs]
+    compared = waiting.peers.matched_pct is not None
+    large = [row for row in waiting.link if row.size_class_bytes >= LARGE_BYTES]
+    rates = [rate for row in large if (rate := row.transfer_gbs if compared else row.busbw_gbs)]
     slow = bool(rates) and max(rates) < SLOW_GBS
     if len(hosts) < 2 and not slow:
         return
@@ -323,10 +354,16 @@ def _tune(evidence: Evidence) -> Iterator[NextStep]:
         text=f"Search NCCL's parameters for this job's collectives {where}.",
         gain_pct=Estimate.between(0.0, exposed),
         of="time",
-        basis="at most the exposed communication; what a search finds differs by network",
+        basis="all exposed communication but waiting; what a search finds differs by network",
         cost="minutes of free GPUs",
-        command=shlex.join(["powerccl", "tune", "--from", evidence.summary.folder]),
+        command=shlex.join(["powerccl", "tune", *evidence.emulate, "--from", evidence.summary.folder]),
     )
+
+
+def _waiting_pct(ranks: list[RankParts]) -> float:
+    """Of the ranks' time: waiting for a peer while nothing computes. 0: not known."""
+    span_s = sum(each.span_s for each in ranks)
+    return 100 * sum(each.exposed_waiting_s or 0.0 for each in ranks) / span_s if span_s else 0.0
 
 
 def gain_text(step: NextStep) -> str:

@@ -55,6 +55,21 @@ class Terms:
     ranks: int = 0  # of the job; 0: as many as were recorded
 
 
+def why_not(run: RunData) -> str:
+    """Why what_if predicts nothing of a run; empty: it predicts something."""
+    try:
+        _check_size(run)
+        Recording(run).programs(1.0)
+    except NoProgramError as error:
+        return str(error)
+    return ""
+
+
+def _check_size(run: RunData) -> None:
+    if len(run.ranks) > MOST_RANKS:
+        raise NoProgramError(f"it has {len(run.ranks)} ranks, and {MOST_RANKS} can be simulated")
+
+
 def what_if(
     run: RunData, gpu: str, simulator: Path, platforms: Path, profile: PlatformProfile | None, terms: Terms
 ) -> WhatIf:
@@ -64,8 +79,7 @@ def what_if(
         NoProgramError: nothing can be simulated of the run; the text says why.
         SimulatorError: the simulator failed.
     """
-    if len(run.ranks) > MOST_RANKS:
-        raise NoProgramError(f"it has {len(run.ranks)} ranks, and {MOST_RANKS} can be simulated")
+    _check_size(run)
     base, known = modelled(gpu, platforms)
     if profile:
         base = machines.with_profile(base, profile)
