@@ -98,11 +98,12 @@ def command(
     from powerccl.whatif.predict import Terms
     from powerccl.whatif.verb import predict_policies
 
+    budget_pct = DEFAULT_SLOWDOWN_PCT if max_slowdown is None else max_slowdown
+
     def next_steps(prediction: WhatIf) -> list[NextStep]:
         automatic = next(each for each in prediction.policies if each.policy == "auto")
-        return advise(run, summary_of(folder), None, automatic.saved_pct, automatic.slowdown_pct, max_slowdown)
+        return advise(run, summary_of(folder), None, automatic.saved_pct, automatic.slowdown_pct, budget_pct)
 
-    budget_pct = DEFAULT_SLOWDOWN_PCT if max_slowdown is None else max_slowdown
     terms = Terms(budget_pct, overhead, call_us, transition_us, ranks or 0)
     predict_policies(run, platform, terms, tariff, json_file, next_steps)
     return 0
