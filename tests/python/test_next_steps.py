@@ -255,6 +255,7 @@ def test_a_prediction_of_the_run_comes_with_the_option() -> None:
 @pytest.mark.parametrize("mode", ["lease", "simulated"])
 def test_clocks_that_are_set_already_are_no_step(mode: str) -> None:
     assert rules(Evidence(summary(clocks_mode=mode))) == []
+    assert rules(Evidence(summary(clock_mhz=1200))) == []
 
 
 def test_a_run_that_cannot_be_predicted_is_recorded_again() -> None:

@@ -297,7 +297,7 @@ def _nccl(library: str) -> tuple[int, ...]:
 
 def _clocks(evidence: Evidence) -> Iterator[NextStep]:
     summary = evidence.summary
-    if not summary.ranks or summary.clocks_mode not in ("", "none", "dry"):
+    if not summary.ranks or summary.clock_mhz or summary.clocks_mode not in ("", "none", "dry"):
         return  # something sets clocks already
     if evidence.clocks_pct is not None:
         if evidence.clocks_pct.value < LEAST_PCT and evidence.clocks_pct.high < LEAST_PCT + MARGIN_POINTS:
