@@ -373,7 +373,8 @@ def main() -> None:
             print(f"{each.kind:9} {each.name:28} {verdict}: {expected} in {rules} ({each.known})", flush=True)
         if any(case.kind == "mpi" for case in cases):
             slower_pct = mpi_slowdown(scratch)
-    write(options.out, figures := figures_of(cases, slower_pct), **about("make figures-next", CONDITIONS))
+    command = "make figures-next" + (" H100_RUNS=DIR" if options.real else "")
+    write(options.out, figures := figures_of(cases, slower_pct), **about(command, CONDITIONS))
     show(figures)
 
 
