@@ -290,7 +290,7 @@ def test_each_output_names_the_job(tmp_path: Path) -> None:
     (info,) = (dict(own) for name, own in samples if name == "powerccl_job_info")
     assert info["run"] == str(folder)
     assert not job_labels.LABELS.keys() & info.keys() - labels.keys(), "what is not known is absent"
-    done = CliRunner().invoke(cli, ["top", "--once", "--json", str(folder)])
+    done = CliRunner().invoke(cli, ["top", "--once", str(folder), "--json", "-"])
     assert json.loads(done.stdout)["jobs"][0]["labels"] == labels
 
 

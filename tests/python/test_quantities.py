@@ -31,6 +31,7 @@ ALLOWED = (
     "energy@slowdown=",
     "the recorded iteration",
     '"--seconds"',
+    '"--max-slowdown"',
 )
 
 KINDS: dict[str, tuple[Callable[[float | None], str], dict[str, float]]] = {
