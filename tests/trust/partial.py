@@ -99,7 +99,7 @@ def surfaces(folder: Path, base: Path, scratch: Path) -> dict[str, Surface]:
         cells = rows.get("energy")
         totals = {"joules": cells[1]["value"] if cells and cells[1] else None}
         found["compare"] = Surface(totals, _lines(said.out + said.err))
-    said = speak(["top", "--once", "--json", folder])
+    said = speak(["top", "--once", folder, "--json"])
     if said.code == 0:
         jobs = strict_json(said.out)["jobs"]
         if jobs:
