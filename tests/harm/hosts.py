@@ -44,7 +44,7 @@ verbs = {
     "whatif": ["whatif", run],
     "compare": ["compare", run, run],
     "top": ["top", "--once", run],
-    "top.json": ["top", "--once", "--json", run],
+    "top.json": ["top", "--once", run, "--json"],
     "export": ["export", "--once", run],
 }
 for name, words in verbs.items():

@@ -125,7 +125,7 @@ def judge(run: Path) -> Faults:
             found.impossible += [f"whatif --json: {each}" for each in checks.whatif_faults(document)]
     said = speak(["top", "--once", run])
     found.page("top", said)
-    said = speak(["top", "--once", "--json", run])
+    said = speak(["top", "--once", run, "--json"])
     if said.code == 0 and (document := found.read("top --json", said.out, link)):
         found.parts += [f"top --json: {each}" for each in checks.top_parts(document)]
     said = speak(["export", "--once", run])
