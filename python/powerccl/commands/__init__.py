@@ -39,6 +39,8 @@ VERBS = {
     "compare": "powerccl.compare.command",
     "tune": "powerccl.tune.command",
     "study": "powerccl.study.command",
+    "index": "powerccl.commands.index",
+    "fleet": "powerccl.commands.fleet",
     "top": "powerccl.live.top_command",
     "export": "powerccl.live.export_command",
     "clocks": "powerccl.commands.clocks",
