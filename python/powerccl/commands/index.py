@@ -13,6 +13,7 @@ from powerccl.errors import PowercclError
 from powerccl.quantities import plural
 
 if TYPE_CHECKING:
+    from powerccl.analysis.findings import RunSummary
     from powerccl.fleet.read import Analysed
 
 
@@ -60,20 +61,22 @@ def command(root: Path, to: Path | None, analyse: bool, quiet: bool) -> int:
     return 0
 
 
-def _analyse(folder: Path) -> Analysed:
-    """A run's summary, late ranks, iterations and next steps."""
+def _analyse(folder: Path, summary: RunSummary | None) -> Analysed:
+    """A run's summary, late ranks, iterations and next steps. A summary that the folder has is kept."""
     from powerccl.analysis.report import report
     from powerccl.commandline.references import own_reference
     from powerccl.commandline.summaries import make_summary
     from powerccl.commands.advice import advise
     from powerccl.fleet.read import Analysed
+    from powerccl.reports.next_steps import Evidence, next_steps
     from powerccl.traces.folder import RunData, read_info
 
     if not any(folder.glob("rank-*.trace")):
-        run, summary = make_summary(folder)
-        return Analysed(summary, steps=advise(run, summary))
+        summary = summary or make_summary(folder)[1]
+        return Analysed(summary, steps=next_steps(Evidence(summary)))
     head = RunData(folder)
     read_info(head)
     made = report(folder, own_reference(head))
     found = made.findings
-    return Analysed(found.summary, found.peers.ranks, found.iterations, advise(made.run, found.summary, found.peers))
+    summary = summary or found.summary
+    return Analysed(summary, found.peers.ranks, found.iterations, advise(made.run, summary, found.peers))

@@ -49,7 +49,8 @@ class Analysed:
     steps: list[NextStep] = field(default_factory=list)
 
 
-Analyse = Callable[[Path], Analysed]
+# Of a folder and its summary, if it has one: a folder may have lost its traces since.
+Analyse = Callable[[Path, "RunSummary | None"], Analysed]
 
 
 def key_of(folder: str) -> int:
@@ -93,7 +94,7 @@ def read_folder(folder: str, stamp: str, now: datetime.datetime, analyse: Analys
     wanted = analyse is not None and info is not None and _ended(path, info)
     if wanted and analyse is not None:
         try:
-            found = analyse(path)
+            found = analyse(path, summary)
             summary, error = found.summary, ""
         except Exception as why:  # a run that breaks the analysis must not break the index
             error = f"not analysed: {one_line(why)}"

@@ -35,7 +35,7 @@ NAMES = {
     "processor_kwh": "processors, kWh",
     "exposed_share_pct": "exposed",
     "last_share_pct": "came last",
-    "late_runs": "late in",
+    "late_ranks": "late in",
     "least_kwh": "kWh, least",
     "most_kwh": "most",
     "least_gpu_hours": "GPU hours, least",
@@ -105,7 +105,7 @@ def print_answer(console: Console, answer: Answer, title: str, notes: list[str] 
 def _latest(answer: Answer) -> str:
     """Such as `GPU 3 of node17 is late: its peers use 41.0 kWh a day to wait for it`."""
     row = answer.dicts()[0]
-    if not row.get("late_runs") or "gpu_number" not in row or not row["waiting_kwh_a_day"]:
+    if not row.get("late_ranks") or "gpu_number" not in row or not row["waiting_kwh_a_day"]:
         return ""
     number_of = row["gpu_uuid"] if row["gpu_number"] is None else row["gpu_number"]
     day = _kwh(row, "waiting_kwh_a_day")
@@ -122,9 +122,8 @@ def _table(answer: Answer) -> Table:
     table = Table()
     for name in shown:
         words = isinstance(next(row[name] for row in rows if row[name] is not None), (str, datetime.date))
-        table.add_column(
-            NAMES.get(name, name.replace("_", " ")), justify="left" if words else "right", no_wrap=not words
-        )
+        head = name if answer.question == "sql" else NAMES.get(name, name.replace("_", " "))
+        table.add_column(head, justify="left" if words else "right", no_wrap=not words)
     for row in rows[:MOST_ROWS]:
         table.add_row(*(_cell(row, name) for name in shown))
     table.add_more(len(rows) - MOST_ROWS, " with --json or --csv")
