@@ -133,7 +133,13 @@ def million(index: Path, runs: int) -> None:
         late = {"last": rng.integers(0, 500, size), "waited_s": rng.exponential(5, size)}
         late["waited_joules"] = late["waited_s"] * 300
         more = {name: pl.Series(each) for name, each in late.items()}
-        flags = {"rank": pl.col("gpu_index"), "collectives": 4000, "steady": place == 3, "waited_at_most": False}
+        flags = {
+            "rank": pl.col("gpu_index"),
+            "collectives": 4000,
+            "steady": place == 3,
+            "waited_at_most": False,
+            "watts_from": pl.lit("communication"),
+        }
         flags["steady"] = pl.Series(place == 3)
         put(index, "ranks", day, detail.with_columns(**more, **flags))
         steps = frame.select("run", "modelled", rule=pl.lit("straggler"), of_what=pl.lit("time"), own=True)

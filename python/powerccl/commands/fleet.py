@@ -12,6 +12,7 @@ import click
 
 from powerccl.commandline.output import write_out
 from powerccl.errors import PowercclError
+from powerccl.quantities import plural
 
 BY = ("user", "group", "program", "node", "gpu", "day", "name")
 TITLES = {
@@ -29,6 +30,7 @@ TITLES = {
     "sql": "answer",
 }
 FEWEST = 2  # runs of a period, for a variance
+LEAST_PCT = 1.0  # repetitions of a job differ by as much; at half, noise is shown, and at double a real loss is not
 
 
 @click.command("fleet")
@@ -113,8 +115,9 @@ def command(
     for answer in answers:
         notes = _notes(answer, overview)
         if answer.question == "regressions":
-            answer.rows = [row for row in answer.rows if row[-1] == "higher"]
-        report.print_answer(console, answer, TITLES[answer.question.removeprefix("by-")], notes)
+            answer.rows = [row for row in answer.rows if _has_risen(row)]
+        most = report.MOST_ROWS if len(answers) == 1 else report.FEW_ROWS
+        report.print_answer(console, answer, TITLES[answer.question.removeprefix("by-")], notes, most)
     return 0
 
 
@@ -170,17 +173,28 @@ def _judge(old: dict[str, Any], new: dict[str, Any], figure: str) -> dict[str, A
     return {"pct": change.pct, "low": change.low_pct, "high": change.high_pct, "verdict": change.verdict}
 
 
+def _has_risen(row: tuple[Any, ...]) -> bool:
+    """Whether a row of regressions is worth a look: no chance, and more than repetitions of a job differ."""
+    return bool(row[-1] == "higher" and row[-4] >= LEAST_PCT)
+
+
 def _notes(answer: Any, overview: dict[str, Any]) -> list[str]:
     """What a reader must know to read a table."""
     count = overview["runs_analysed"] or 0
     analysed = f"of {count:,} analysed runs" if count else "no run is analysed: `powerccl index ROOT --analyse`"
     if answer.question.startswith("waiting"):
-        return [f"{analysed}: energy of the other GPUs of the node while they waited"] if count else [analysed]
+        if not count:
+            return [analysed]
+        rough = sum(row["ranks_by_mean_power"] for row in answer.dicts())
+        return [f"{analysed}: energy of the other GPUs of the node while they waited"] + (
+            [f"not known in communication for {plural(rough, 'rank')}: the run's mean power is used"] if rough else []
+        )
     if answer.question == "savings":
         return [f"{analysed}: gains of two rules are not added up"] if count else [analysed]
     if answer.question == "regressions":
         if not answer.rows:
             return ["no name has two runs that ended well in both of the last two periods of 30 days"]
-        risen = sum(row[-1] == "higher" for row in answer.rows)
-        return [f"{risen:,} of {len(answer.rows):,} figures rose, at 95 %: by chance alone, one in 40 does"]
+        risen = sum(_has_risen(row) for row in answer.rows)
+        rose = f"{risen:,} of {len(answer.rows):,} figures rose by {LEAST_PCT:.0f} % or more"
+        return [f"{rose}, significant at 95 %: by chance alone, one in 40 rises"]
     return []

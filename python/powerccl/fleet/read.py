@@ -226,9 +226,7 @@ def _details(run: Run, summary: RunSummary, found: Analysed | None, rows: Rows) 
     if found is None:
         return
     for late in found.ranks:
-        others = [gpu.communication_watts for gpu in summary.gpus if gpu.host == late.host and gpu.gpu != late.gpu]
-        known = [watts for watts in others if watts is not None]
-        watts = sum(known) / len(known) if known and len(known) == len(others) else None
+        watts, watts_from = _peer_watts(summary, late)
         waited_s = _number(late.waited_s)
         if waited_s == 0:
             watts = 0.0
@@ -247,6 +245,7 @@ def _details(run: Run, summary: RunSummary, found: Analysed | None, rows: Rows) 
                 waited_s=waited_s,
                 waited_joules=None if waited_s is None or watts is None else _number(waited_s * watts),
                 waited_at_most=late.cost_s is None,
+                watts_from=watts_from,
             )
         )
     rows["iterations"] += [
@@ -282,6 +281,22 @@ def _details(run: Run, summary: RunSummary, found: Analysed | None, rows: Rows) 
         )
         for step in found.steps
     ]
+
+
+def _peer_watts(summary: RunSummary, late: Straggler) -> tuple[float | None, str]:
+    """Mean power of the other GPUs of the host while they wait, and what it is from.
+
+    They wait in kernels of communication. Where these were too short for the samples, it is the mean of the whole run.
+    """
+    peers = [gpu for gpu in summary.gpus if gpu.host == late.host and gpu.gpu != late.gpu]
+    for figures, source in (
+        ([gpu.communication_watts for gpu in peers], "communication"),
+        ([gpu.average_watts for gpu in peers], "run"),
+    ):
+        known = [watts for watts in figures if watts is not None]
+        if known and len(known) == len(figures):
+            return sum(known) / len(known), source
+    return None, ""
 
 
 def program_of(command: list[str]) -> str:

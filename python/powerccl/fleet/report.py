@@ -14,11 +14,11 @@ from rich.text import Text
 from powerccl import clean
 from powerccl.console import Console
 from powerccl.fleet.ask import Answer
-from powerccl.quantities import NOT_KNOWN, number, percent, plural
+from powerccl.quantities import NOT_KNOWN, change, change_between, number, percent, plural
 from powerccl.reports.table import Table
 from powerccl.reports.terminal import heading, warning
 
-MOST_ROWS = 20  # in the terminal; files have all
+MOST_ROWS, FEW_ROWS = 20, 5  # in the terminal, of one question and of several; files have all
 NAMES = {
     "user_name": "user",
     "group_name": "group",
@@ -41,7 +41,8 @@ NAMES = {
     "least_gpu_hours": "GPU hours, least",
     "most_gpu_hours": "most",
 }
-HIDDEN = ("runs_not_whole", "gpu_uuid")  # the first is told by `at least`; the second, where GPUs have numbers
+# Shown in other words, or beside a GPU's number not needed.
+HIDDEN = ("runs_not_whole", "ranks_by_mean_power", "gpu_uuid")
 
 
 def as_json(answers: list[Answer], about: dict[str, Any]) -> bytes:
@@ -90,15 +91,15 @@ def print_overview(console: Console, overview: dict[str, Any], modelled: int, fa
         console.print(warning(line))
 
 
-def print_answer(console: Console, answer: Answer, title: str, notes: list[str] | None = None) -> None:
-    """One question's table."""
+def print_answer(console: Console, answer: Answer, title: str, notes: list[str], most: int = MOST_ROWS) -> None:
+    """One question's table, of at most `most` rows."""
     console.print()
     console.print(heading(title))
     if answer.rows:
         if latest := _latest(answer):
             console.print(Text(latest, style="bold"))
-        console.print(_table(answer))
-    for note in notes or []:
+        console.print((_risen if answer.question == "regressions" else _table)(answer, most))
+    for note in notes:
         console.print(Text(note, style="dim"))
 
 
@@ -112,7 +113,21 @@ def _latest(answer: Answer) -> str:
     return f"GPU {number_of} of {row['node']} is late: its peers use {day} kWh a day to wait for it."
 
 
-def _table(answer: Answer) -> Table:
+def _risen(answer: Answer, most: int) -> Table:
+    """What `regressions` judged."""
+    table = Table()
+    for head in ("name", "GPUs", "model", "figure", "runs, old", "new", "change", "95 % interval"):
+        table.add_column(head, justify="left" if head in ("name", "model", "figure") else "right")
+    for row in answer.dicts()[:most]:
+        counts = f"{row['old_runs']:,}", f"{row['new_runs']:,}"
+        interval = change_between(row["low_pct"], row["high_pct"])
+        place = row["name"], str(row["gpu_count"] or ""), row["gpu_model"], row["figure"]
+        table.add_row(*place, *counts, change(row["change_pct"]), interval)
+    table.add_more(len(answer.rows) - most, " with --json or --csv")
+    return table
+
+
+def _table(answer: Answer, most: int) -> Table:
     rows = answer.dicts()
     known = [name for name in answer.columns if any(row[name] is not None for row in rows)]
     hidden = {name for name in HIDDEN if name != "gpu_uuid" or "gpu_number" in known}
@@ -124,9 +139,9 @@ def _table(answer: Answer) -> Table:
         words = isinstance(next(row[name] for row in rows if row[name] is not None), (str, datetime.date))
         head = name if answer.question == "sql" else NAMES.get(name, name.replace("_", " "))
         table.add_column(head, justify="left" if words else "right", no_wrap=not words)
-    for row in rows[:MOST_ROWS]:
+    for row in rows[:most]:
         table.add_row(*(_cell(row, name) for name in shown))
-    table.add_more(len(rows) - MOST_ROWS, " with --json or --csv")
+    table.add_more(len(rows) - most, " with --json or --csv")
     return table
 
 
@@ -151,8 +166,8 @@ def _kwh(row: dict[str, Any], name: str) -> str:
 
 Judge = Callable[[dict[str, Any], dict[str, Any], str], "dict[str, Any] | None"]
 FIGURES = {
-    "iteration": "time of an iteration",
-    "iteration_energy": "energy of an iteration",
+    "iteration": "iteration, time",
+    "iteration_energy": "iteration, energy",
     "wall": "wall time",
     "energy": "energy",
 }

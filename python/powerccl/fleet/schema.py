@@ -103,6 +103,7 @@ class Rank(NamedTuple):
     waited_s: float | None
     waited_joules: float | None
     waited_at_most: bool
+    watts_from: str
 
 
 class Iteration(NamedTuple):

@@ -10,7 +10,8 @@ SELECT
     sum(CASE WHEN waited_at_most THEN NULL ELSE waited_joules END) / 3600000
         / (SELECT count(DISTINCT day) FROM chosen_ranks) AS waiting_kwh_a_day,
     sum(waited_joules) / 3600000 AS at_most_kwh,
-    sum(CASE WHEN waited_joules IS NULL THEN 1 ELSE 0 END) AS runs_not_whole
+    sum(CASE WHEN waited_joules IS NULL THEN 1 ELSE 0 END) AS runs_not_whole,
+    sum(CASE WHEN watts_from = 'run' AND waited_s > 0 THEN 1 ELSE 0 END) AS ranks_by_mean_power
 FROM chosen_ranks
 GROUP BY host
 HAVING sum(waited_s) > 0
