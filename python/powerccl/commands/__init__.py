@@ -237,6 +237,7 @@ def cli() -> None:
     powerccl report RUN --html FILE      show where time and energy went
     powerccl compare A B                 compare runs or sweeps
     powerccl top                         watch the jobs on this node
+    powerccl fleet                       ask all recorded runs
     powerccl tune --from RUN             tune NCCL for the collectives of a run
     powerccl doctor                      check this machine
     """  # noqa: D301 - click's mark for text that is not to be wrapped

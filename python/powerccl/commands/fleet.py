@@ -37,9 +37,7 @@ LEAST_PCT = 1.0  # repetitions of a job differ by as much; at half, noise is sho
 @click.argument("root", default="runs", type=click.Path(path_type=Path), metavar="[INDEX]")
 @click.option("--by", type=click.Choice(BY), help="Runs, hours, energy and exposed communication of each of these.")
 @click.option("--waiting", is_flag=True, help="GPUs that others waited for, and what that cost; also with --by node.")
-@click.option(
-    "--savings", is_flag=True, help="What ways, clocks and even work would have saved, by the runs' own findings."
-)
+@click.option("--savings", is_flag=True, help="What next steps would have saved, by the runs' own findings.")
 @click.option("--regressions", is_flag=True, help="Names whose runs changed against the 30 days before.")
 @click.option("--sql", metavar="SQL", help="SQL of your own, or a file with it.")
 @click.option("--since", metavar="WHEN", help="Runs from a day on: 2026-11-01, or 30d for the last 30 days.")
@@ -187,7 +185,9 @@ def _notes(answer: Any, overview: dict[str, Any]) -> list[str]:
             return [analysed]
         rough = sum(row["ranks_by_mean_power"] for row in answer.dicts())
         return [f"{analysed}: energy of the other GPUs of the node while they waited"] + (
-            [f"not known in communication for {plural(rough, 'rank')}: the run's mean power is used"] if rough else []
+            [f"peers of {plural(rough, 'rank')}: power in communication is not known, the run's mean is used"]
+            if rough
+            else []
         )
     if answer.question == "savings":
         return [f"{analysed}: gains of two rules are not added up"] if count else [analysed]
