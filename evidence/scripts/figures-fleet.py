@@ -202,7 +202,7 @@ def alike(first: Any, second: Any) -> bool:
     if first is None or second is None or isinstance(first, str):
         return bool(first == second)
     if isinstance(first, datetime.date):
-        return first.isoformat() == second
+        return bool(first.isoformat() == second)
     return math.isclose(float(first), float(second), rel_tol=TOLERANCE, abs_tol=1e-11)
 
 

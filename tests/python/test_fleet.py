@@ -21,6 +21,7 @@ import pytest
 from click.testing import CliRunner, Result
 from synthetic import MS, TraceWriter, training_run, write_info, write_power
 
+from powerccl import files
 from powerccl.analysis.findings import (
     SUMMARY_FILE,
     Clocks,
@@ -221,6 +222,19 @@ def test_figures_that_no_run_has_are_not_known(tmp_path: Path) -> None:
     assert [row["kwh"] for row in answer(tmp_path, "by-user")] == [None]
 
 
+@pytest.mark.parametrize("timed", [1 << 63, 1 << 2000])
+def test_a_figure_that_cannot_be_reckoned_with_stops_no_index(tmp_path: Path, timed: int) -> None:
+    run_of(tmp_path / "a")
+    run = run_of(tmp_path / "b")
+    summary = json.loads((run / SUMMARY_FILE).read_text())
+    summary["patterns"][0]["timed"] = timed
+    (run / SUMMARY_FILE).write_text(json.dumps(summary))
+    os.utime(run, (1 << 40, 1 << 40))  # after the year 9999
+    make(tmp_path)
+    assert sum(row["runs"] for row in answer(tmp_path, "by-user")) in (1, 2)
+    assert len(known_runs(tmp_path / store.FOLDER)) == 2
+
+
 def test_real_and_emulated_runs_are_never_in_one_sum(tmp_path: Path) -> None:
     run_of(tmp_path / "real", host="node1")
     run_of(tmp_path / "emulated", emulated="t4x8", joules=7 * KWH, host="node1")
@@ -326,7 +340,7 @@ def test_a_pass_that_is_killed_is_made_up_for(tmp_path: Path, table: str, monkey
     shutil.rmtree(changed)
     run_of(changed, joules=4 * KWH, wall_s=1800)
     run_of(tmp_path / "b")
-    whole = store.written_whole
+    whole = files.written_whole
 
     def killed(path: Path) -> Any:
         if table in path.parts:
@@ -430,6 +444,17 @@ def test_an_index_of_another_version_is_refused(tmp_path: Path) -> None:
     (tmp_path / store.FOLDER / store.INDEX_FILE).write_text('{"schema": 99}')
     with pytest.raises(PowercclError, match="another powerccl"):
         make(tmp_path)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a folder to another user")
+def test_root_writes_no_index_where_a_user_leads(tmp_path: Path) -> None:
+    run_of(tmp_path / "a")
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / store.FOLDER).symlink_to(tmp_path / "elsewhere")
+    os.lchown(tmp_path / store.FOLDER, 65534, 65534)
+    with pytest.raises(PowercclError, match="belongs to a user"):
+        make(tmp_path)
+    assert not list((tmp_path / "elsewhere").iterdir())
 
 
 def test_programs() -> None:

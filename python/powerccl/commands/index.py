@@ -77,6 +77,6 @@ def _analyse(folder: Path, summary: RunSummary | None) -> Analysed:
     head = RunData(folder)
     read_info(head)
     made = report(folder, own_reference(head))
-    found = made.findings
-    summary = summary or found.summary
-    return Analysed(summary, found.peers.ranks, found.iterations, advise(made.run, summary, found.peers))
+    findings = made.findings
+    summary = summary or findings.summary
+    return Analysed(summary, findings.peers.ranks, findings.iterations, advise(made.run, summary, findings.peers))

@@ -30,7 +30,7 @@ from powerccl.traces.run_info import RUN_FILE, RunInfo, parse_run_info
 if TYPE_CHECKING:
     from powerccl.analysis.report_findings import Iterations, NextStep, Straggler
 
-# A run without an end that nobody has written to for so long was killed. A sampler writes every few seconds; at double,
+# A run without an end whose files did not change for so long was killed. A sampler writes every few seconds; at double,
 # killed jobs are seen an hour later. At half, a job that a debugger holds would count as ended.
 QUIET_S = 3600.0
 # A next step's basis begins so where its gain was measured in the run, or computed from the run's own calls.
@@ -77,7 +77,7 @@ def read_folder(folder: str, stamp: str, now: datetime.datetime, analyse: Analys
     Raises:
         OSError: the folder itself is gone.
     """
-    path, error, info, summary, found = Path(folder), "", None, None, None
+    path, error, info, summary, traced = Path(folder), "", None, None, None
     try:
         info = parse_run_info(read_bytes(path / RUN_FILE, MOST_INFO))
     except FileNotFoundError:
@@ -94,15 +94,21 @@ def read_folder(folder: str, stamp: str, now: datetime.datetime, analyse: Analys
     wanted = analyse is not None and info is not None and _ended(path, info)
     if wanted and analyse is not None:
         try:
-            found = analyse(path, summary)
-            summary, error = found.summary, ""
+            traced = analyse(path, summary)
+            summary, error = traced.summary, ""
         except Exception as why:  # a run that breaks the analysis must not break the index
             error = f"not analysed: {one_line(why)}"
-    described = info or RunInfo([])
-    run = _run_row(path, described, summary, found, stamp, now, clean.field(error)[:500], wanted)
-    rows["runs"].append(run)
-    if summary:
-        _details(run, summary, found, rows)
+    own: Rows = {table: [] for table in rows}
+    try:
+        run = _run_row(path, info or RunInfo([]), summary, traced, stamp, now, clean.field(error)[:500], wanted)
+        if summary:
+            _details(run, summary, traced, own)
+    except (ArithmeticError, TypeError, ValueError) as why:  # figures that no run has must not stop the index
+        run = _run_row(path, RunInfo([]), None, None, stamp, now, f"not read: {one_line(why)}", wanted)
+        own = {table: [] for table in rows}
+    own["runs"].append(run)
+    for table, of_run in own.items():
+        rows[table] += of_run
 
 
 def _ended(folder: Path, info: RunInfo) -> bool:
@@ -121,7 +127,7 @@ def _run_row(
     folder: Path,
     info: RunInfo,
     summary: RunSummary | None,
-    found: Analysed | None,
+    traced: Analysed | None,
     stamp: str,
     now: datetime.datetime,
     error: str,
@@ -129,11 +135,13 @@ def _run_row(
 ) -> Run:
     about = folder.stat()
     started = _started(info.started_at)
-    day = (started or datetime.datetime.fromtimestamp(about.st_mtime, datetime.timezone.utc)).date()
+    # Until the year 9999, which is all that a date can hold.
+    changed = datetime.datetime.fromtimestamp(min(max(about.st_mtime, 0), 253e9), datetime.timezone.utc)
+    day = (started or changed).date()
     it = summary or RunSummary(energy=Energy(), communication=Communication(), clocks=Clocks())
     mpi, shares = it.mpi, it.shares
     names = sorted({gpu.name for gpu in it.gpus if gpu.name})
-    whole = found.iterations[0] if found and len(found.iterations) == 1 else None
+    whole = traced.iterations[0] if traced and len(traced.iterations) == 1 else None
     return Run(
         run=key_of(str(folder)),
         folder=clean.field(str(folder)),
@@ -183,7 +191,7 @@ def _run_row(
     )
 
 
-def _details(run: Run, summary: RunSummary, found: Analysed | None, rows: Rows) -> None:
+def _details(run: Run, summary: RunSummary, traced: Analysed | None, rows: Rows) -> None:
     """Append what is below a run: its GPUs, ranks, iterations, collectives and next steps."""
     head = (run.run, run.day, run.modelled)
     indices = {(gpu.host, gpu.gpu): gpu.index for gpu in summary.gpus}
@@ -223,9 +231,9 @@ def _details(run: Run, summary: RunSummary, found: Analysed | None, rows: Rows) 
         )
         for row in summary.patterns
     ]
-    if found is None:
+    if traced is None:
         return
-    for late in found.ranks:
+    for late in traced.ranks:
         watts, watts_from = _peer_watts(summary, late)
         waited_s = _number(late.waited_s)
         if waited_s == 0:
@@ -263,7 +271,7 @@ def _details(run: Run, summary: RunSummary, found: Analysed | None, rows: Rows) 
             joules=_number(each.joules),
             joules_error=_number(each.joules_error),
         )
-        for each in found.iterations
+        for each in traced.iterations
         if each.found
     ]
     rows["steps"] += [
@@ -279,7 +287,7 @@ def _details(run: Run, summary: RunSummary, found: Analysed | None, rows: Rows) 
             text=_text(step.text),
             command=_text(step.command),
         )
-        for step in found.steps
+        for step in traced.steps
     ]
 
 

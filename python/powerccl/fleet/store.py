@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The index on the disk: TABLE/day=YYYY-MM-DD/part.parquet, one file a table and day, each replaced whole.
 
-The table `runs` is the manifest. A day's file of it is written when the details of all its runs are, so that a pass
-that was killed leaves at most details of runs that the next pass reads again. Readers take no lock: a file that they
-have open stays as it was.
+The table `runs` is the manifest. Its file of a day is written after the details of that day. A pass that was killed
+leaves at most details of runs that the next pass reads again. Readers take no lock: a file that they have open stays
+as it was.
 
 One process writes at a time. A lock on `.lock` tells the processes of one host apart on every file system. Locks
 between hosts are not reliable everywhere, so `.writer`, which only one process can create, names the host. A writer
@@ -44,7 +44,7 @@ class About(msgspec.Struct, kw_only=True):
 
 @dataclass(frozen=True)
 class Known:
-    """What an index knows of a run."""
+    """What an index has of a run."""
 
     folder: str
     stamp: str
@@ -61,8 +61,11 @@ def open_index(folder: Path, make: bool = False) -> None:
     """
     file = folder / INDEX_FILE
     try:
-        if make and not file.exists():
+        if make:
             folder.mkdir(parents=True, exist_ok=True)
+            if os.geteuid() == 0 and folder.lstat().st_uid != 0:  # a user could make it a link to anywhere
+                raise PowercclError(f"{folder} belongs to a user: root writes no index there", "name another: --to DIR")
+        if make and not file.exists():
             if any((folder / table).exists() for table in TABLES):
                 raise PowercclError(f"{folder} has tables but no {INDEX_FILE}", "name another folder: --to DIR")
             write_whole(file, msgspec.json.encode(About()) + b"\n")
