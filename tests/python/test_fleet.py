@@ -329,8 +329,10 @@ def test_another_host_that_writes_is_respected_and_a_dead_writer_of_this_host_is
         with pytest.raises(PowercclError, match="another process writes"):
             make(tmp_path)
     writer.write_text(mine)  # as a writer that was killed leaves it
+    (half,) = (tmp_path / store.FOLDER / "runs").iterdir()
+    (half / f".{store.PART}.0123").write_text("half")
     assert make(tmp_path).read == 0
-    assert not writer.exists()
+    assert not writer.exists() and [path.name for path in half.iterdir()] == [store.PART]
 
 
 @pytest.mark.parametrize("table", [*TABLES])

@@ -105,6 +105,8 @@ def writing(folder: Path) -> Iterator[None]:
                     f"{there.split(' ')[0] or 'another host'} writes {folder}, or was stopped there",
                     f"if no `powerccl index` runs on it: rm {writer}",
                 ) from error
+            for half in folder.glob(f"*/day=*/.{PART}.*"):  # of a writer of this host that was killed
+                half.unlink(missing_ok=True)
         try:
             yield
         finally:

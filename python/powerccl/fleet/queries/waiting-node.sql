@@ -4,7 +4,7 @@ SELECT
     host AS node,
     count(*) AS ranks,
     sum(CASE WHEN steady THEN 1 ELSE 0 END) AS late_ranks,
-    100.0 * sum(last) / nullif(sum(collectives), 0) AS last_share_pct,
+    1e2 * sum(last) / nullif(sum(collectives), 0) AS last_share_pct,
     sum(CASE WHEN waited_at_most THEN NULL ELSE waited_s END) / 3600 AS waited_gpu_hours,
     sum(CASE WHEN waited_at_most THEN NULL ELSE waited_joules END) / 3600000 AS waiting_kwh,
     sum(CASE WHEN waited_at_most THEN NULL ELSE waited_joules END) / 3600000
