@@ -24,10 +24,11 @@ from powerccl.analysis.report import report
 from powerccl.commandline import run_index
 from powerccl.commandline.run_index import BROKEN, NO_END, RECORDING, RunRow, run_rows
 from powerccl.commandline.runs import find_run, last_runs
+from powerccl.commandline.since import parse_since
 from powerccl.commandline.summaries import summary_of
 from powerccl.commands import cli
 from powerccl.errors import PowercclError
-from powerccl.runs.selection import COLUMNS, in_order, parse_since, select
+from powerccl.runs.selection import COLUMNS, in_order, select
 
 SECOND = 1_000_000_000
 

@@ -83,6 +83,7 @@ class Straggler(msgspec.Struct, kw_only=True):
     # peers, the one that would gain most. None: not known what is exposed; then `cost_at_most_s` is of all waiting.
     cost_s: float | None = None
     cost_at_most_s: float | None = None
+    waited_s: float | None = None  # the same over all peers; at most so much where cost_s is None
     steady: bool = False
 
 

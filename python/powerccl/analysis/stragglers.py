@@ -100,15 +100,16 @@ def match(
 def add_costs(matched: Matched, kernels: pl.DataFrame, sets: Mapping[int, Sets]) -> None:
     """What each straggler costs, from the times of the ranks that wait for it; `kernels` are those of `matched`."""
     gains: dict[int, float] = {}
+    waited: dict[int, float] = {}
     exact = True
     rank, start = kernels["rank"].to_numpy(), kernels["start_ns"].to_numpy()
-    waited = np.flatnonzero(matched.last_rank >= 0)
-    for peer, places in _by_rank(rank[waited]).items():
+    waiting = np.flatnonzero(matched.last_rank >= 0)
+    for peer, places in _by_rank(rank[waiting]).items():
         of = sets.get(peer)
         if of is None:
             continue
-        for late, chosen in _by_rank(matched.last_rank[waited[places]]).items():
-            at = waited[places[chosen]]
+        for late, chosen in _by_rank(matched.last_rank[waiting[places]]).items():
+            at = waiting[places[chosen]]
             spans = iv.union(start[at] + matched.others_ns[at], start[at] + matched.waiting_ns[at])
             spans = iv.intersection(iv.clip(spans, *of.span), of.communication)
             if of.computation is not None:
@@ -117,10 +118,13 @@ def add_costs(matched: Matched, kernels: pl.DataFrame, sets: Mapping[int, Sets])
                 spans = iv.intersection(spans, of.exposed)
             else:
                 exact = False
-            gains[late] = max(gains.get(late, 0.0), iv.length_ns(spans) / 1e9)
+            length_s = iv.length_ns(spans) / 1e9
+            gains[late] = max(gains.get(late, 0.0), length_s)
+            waited[late] = waited.get(late, 0.0) + length_s
     for row in matched.peers.ranks:
         gain = gains.get(row.rank, 0.0)
         row.cost_s, row.cost_at_most_s = (gain, None) if exact else (None, gain)
+        row.waited_s = waited.get(row.rank, 0.0)
     matched.peers.ranks.sort(key=lambda row: -(row.cost_s or row.cost_at_most_s or 0.0))
 
 

@@ -7,8 +7,9 @@ EXTRAS = {
     **dict.fromkeys(("jinja2", "numpy", "perfetto", "plotly", "polars", "rich", "scipy", "threadpoolctl"), "report"),
     **dict.fromkeys(("prometheus_client", "pynvml", "textual"), "live"),
     "optuna": "tune",
+    "duckdb": "fleet",
 }
-OF_VERBS = {"tune": "tune", "top": "live", "export": "live"}
+OF_VERBS = {"tune": "tune", "top": "live", "export": "live", "index": "fleet", "fleet": "fleet"}
 
 
 def extra_of(error: ModuleNotFoundError) -> str | None:

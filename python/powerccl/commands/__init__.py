@@ -42,6 +42,8 @@ VERBS = {
     "compare": "powerccl.compare.command",
     "tune": "powerccl.tune.command",
     "study": "powerccl.study.command",
+    "index": "powerccl.commands.index",
+    "fleet": "powerccl.commands.fleet",
     "top": "powerccl.live.top_command",
     "export": "powerccl.live.export_command",
     "clocks": "powerccl.commands.clocks",
@@ -261,6 +263,7 @@ def cli() -> None:
     powerccl report RUN --html FILE      show where time and energy went
     powerccl compare A B                 compare runs or sweeps
     powerccl top                         watch the jobs on this node
+    powerccl fleet                       ask all recorded runs
     powerccl tune --from RUN             tune NCCL for the collectives of a run
     powerccl doctor                      check this machine
     """  # noqa: D301 - click's mark for text that is not to be wrapped

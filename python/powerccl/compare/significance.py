@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import msgspec
 import numpy as np
@@ -100,24 +101,40 @@ def _between(before: Sequence[float], after: Sequence[float], pct: float) -> Cha
     if min(*before, *after) <= 0:
         return Change(pct=pct, basis="values of 0 or less")
     first, second = np.log(before), np.log(after)
-    difference = float(second.mean() - first.mean())
     counts = len(first), len(second)
     if min(counts) > 1:
-        parts = [float(logs.var(ddof=1)) / len(logs) for logs in (first, second)]
-        total = sum(parts)
-        freedom = (
-            total**2 / sum(part**2 / (count - 1) for part, count in zip(parts, counts, strict=True)) if total else 1e9
-        )
-        error, basis = math.sqrt(total), f"{counts[0]} against {plural(counts[1], 'run')}"
-    else:  # one run of one side: as far from the others' mean as another one of them might be
-        several = first if len(first) > 1 else second
-        freedom = len(several) - 1
-        error = float(several.std(ddof=1)) * math.sqrt(1 + 1 / len(several))
-        basis = f"{counts[0]} against {plural(counts[1], 'run')}, the single run is taken to vary as the others do"
-    half = quantile(freedom) * error
-    verdict = judged(pct, difference - half, difference + half, basis)
-    verdict.of_settings = True
-    return verdict
+        of_logs = [Moments(len(logs), float(logs.mean()), float(logs.var(ddof=1))) for logs in (first, second)]
+        return welch(of_logs[0], of_logs[1], pct)
+    # One run of one side: as far from the others' mean as another one of them might be.
+    several = first if len(first) > 1 else second
+    error = float(several.std(ddof=1)) * math.sqrt(1 + 1 / len(several))
+    basis = f"{counts[0]} against {plural(counts[1], 'run')}, the single run is taken to vary as the others do"
+    return _of_runs(pct, float(second.mean() - first.mean()), quantile(len(several) - 1) * error, basis)
+
+
+class Moments(NamedTuple):
+    """Logarithms of a figure of several runs: how many, their mean and their variance (of a sample)."""
+
+    n: int
+    mean: float
+    variance: float
+
+
+def welch(before: Moments, after: Moments, pct: float | None = None) -> Change:
+    """How a figure of at least two runs a side changed. `pct`: of the means; None: of the geometric means."""
+    parts = [side.variance / side.n for side in (before, after)]
+    total = sum(parts)
+    squares = sum(part**2 / (side.n - 1) for part, side in zip(parts, (before, after), strict=True))
+    freedom = total**2 / squares if squares else 1e9
+    difference = after.mean - before.mean
+    basis = f"{before.n} against {plural(after.n, 'run')}"
+    return _of_runs(_pct(difference) if pct is None else pct, difference, quantile(freedom) * math.sqrt(total), basis)
+
+
+def _of_runs(pct: float, difference: float, half: float, basis: str) -> Change:
+    change = judged(pct, difference - half, difference + half, basis)
+    change.of_settings = True
+    return change
 
 
 def _within(before: Value, after: Value, pct: float) -> Change:

@@ -9,6 +9,7 @@ import click
 
 from powerccl.commandline.options import json_option
 from powerccl.commandline.runs import complete_run, runs_dir_option
+from powerccl.commandline.since import parse_since, since_option
 from powerccl.errors import PowercclError, UsageError
 
 SORTS = ("name", "when", "time", "gpus", "energy", "iteration", "exposed", "exit")  # runs.selection.COLUMNS
@@ -16,9 +17,7 @@ SORTS = ("name", "when", "time", "gpus", "energy", "iteration", "exposed", "exit
 
 @click.command("runs")
 @click.argument("patterns", nargs=-1, metavar="[PATTERN]...", shell_complete=complete_run)
-@click.option(
-    "--since", default="", metavar="7d|DATE", help="Only runs that started since: 30m, 12h, 7d, 2w or a date."
-)
+@since_option
 @click.option("--failed", is_flag=True, help="Only runs that failed: an exit code other than 0, no end, or broken.")
 @click.option("--last", type=click.IntRange(1), metavar="N", help="Only the newest N.  [default: 30 in the terminal]")
 @click.option("--sort", type=click.Choice(SORTS), help="Sort by this column, most first.  [default: newest first]")
@@ -51,7 +50,7 @@ def command(
     from powerccl import clean
     from powerccl.commandline.output import write_out
     from powerccl.commandline.run_index import run_rows
-    from powerccl.runs.selection import in_order, parse_since, select
+    from powerccl.runs.selection import in_order, select
 
     if json_file == csv_file == "-":
         raise UsageError("--json and --csv cannot both go to stdout")

@@ -3,17 +3,11 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable, Sequence
-from datetime import datetime, timedelta
 from fnmatch import fnmatchcase
 from typing import Any
 
 from powerccl.commandline.run_index import RunRow
-from powerccl.errors import PowercclError
-
-_AGE = re.compile(r"(\d+(?:\.\d+)?)([mhdw])")
-_UNITS = {"m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
 
 # By column of `--sort`: what a row is sorted by. Names begin with the first letter, times and figures with the most.
 COLUMNS: dict[str, Callable[[RunRow], Any]] = {
@@ -26,20 +20,6 @@ COLUMNS: dict[str, Callable[[RunRow], Any]] = {
     "exposed": lambda row: row.exposed_pct,
     "exit": lambda row: row.exit_code,
 }
-
-
-def parse_since(text: str, now: datetime) -> float:
-    """`7d`, `12h`, or a date such as `2026-11-29` or `2026-11-29T08:00` in local time; seconds since 1970.
-
-    Raises:
-        PowercclError: it is neither.
-    """
-    try:
-        if age := _AGE.fullmatch(text):
-            return (now - timedelta(**{_UNITS[age[2]]: float(age[1])})).timestamp()
-        return datetime.fromisoformat(text).timestamp()
-    except (ValueError, OverflowError) as error:
-        raise PowercclError(f"--since {text}: not understood", "7d, 12h, 30m, 2w, or a date: 2026-11-29") from error
 
 
 def select(

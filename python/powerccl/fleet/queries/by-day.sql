@@ -1,0 +1,12 @@
+-- Runs, hours and energy of each day (UTC) on which runs began.
+SELECT
+    day,
+    count(*) AS runs,
+    sum(gpus * wall_s) / 3600 AS gpu_hours,
+    sum(coalesce(joules, joules_at_least)) / 3600000 AS kwh,
+    sum(CASE WHEN joules IS NULL THEN 1 ELSE 0 END) AS runs_not_whole,
+    sum(gpus * working_s * exposed_pct) / nullif(sum(CASE WHEN exposed_pct IS NULL THEN 0 ELSE gpus * working_s END), 0) AS exposed_share_pct,
+    sum(processor_joules) / 3600000 AS processor_kwh
+FROM chosen
+GROUP BY day
+ORDER BY day DESC
