@@ -242,7 +242,7 @@ def test_report_writes_it_everywhere_and_the_record_has_none_of_it(tmp_path: Pat
     page = (tmp_path / "html").read_text()
     for line in cost_lines(made.cost):
         assert line.partition(": ")[2].partition(",")[0] in page
-    assert "cost of this run" in page and "no wall meter" in page
+    assert "This run: " in page and "no wall meter" in page
     assert "cost" not in json.loads((folder / "summary.json").read_text())
     assert "30 days at" in result.output
 

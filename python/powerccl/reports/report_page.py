@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 
-from powerccl.analysis.cost import Cost
 from powerccl.analysis.drawing import Drawing, draw
 from powerccl.analysis.findings import MpiSummary
 from powerccl.analysis.report import Report, ReportFindings
@@ -29,7 +28,7 @@ from powerccl.quantities import (
     window,
 )
 from powerccl.reports import iterations_chart
-from powerccl.reports.cost import amounts, cost_lines, small_print, stretch
+from powerccl.reports.cost import cost_lines, small_print
 from powerccl.reports.explanations import EXPLANATIONS
 from powerccl.reports.headline import headline
 from powerccl.reports.job import clock_line, facts, of_gpus, whose
@@ -84,7 +83,7 @@ def report_page(made: Report) -> str:
         explanations=EXPLANATIONS,
         tiles=_tiles(findings),
         startup=startup_text(summary.shares),
-        cost=sentences(*cost_lines(findings.cost)[1:], *small_print(findings.cost)) if findings.cost else [],
+        cost=sentences(*cost_lines(findings.cost), *small_print(findings.cost)) if findings.cost else [],
         window=None if not findings.window_s else window(findings.window_s),
         legend=_legend(findings),
         iterations=[
@@ -138,20 +137,7 @@ def _mpi_tiles(mpi: MpiSummary) -> list[dict[str, str]]:
     return [*tiles, {"label": "CPU time used", "value": seconds(mpi.cpu_s), "beside": "all ranks"}]
 
 
-def _cost_tile(cost: Cost | None) -> list[dict[str, str]]:
-    """The run's amounts; those of other stretches of time are below the tiles."""
-    if cost is None:
-        return []
-    kind = "cost" if cost.currency else "emissions" if cost.carbon else "energy"
-    value, _, beside = amounts(cost, cost.rows[0]).partition(", ")
-    return [{"label": f"{kind} of {stretch(cost, cost.rows[0])}", "value": value, "beside": beside}]
-
-
 def _tiles(findings: ReportFindings) -> list[dict[str, str]]:
-    return _time_tiles(findings) + _cost_tile(findings.cost)
-
-
-def _time_tiles(findings: ReportFindings) -> list[dict[str, str]]:
     summary = findings.summary
     if not of_gpus(summary):
         whole = {"label": "time", "value": seconds(summary.wall_s), "beside": "the whole run"}
