@@ -174,7 +174,7 @@ def test_wrong_words_are_refused(powerccl: Powerccl) -> None:
         (("--verify", "nothing"), "unknown tuned profile"),
     ):
         done = tune(powerccl, *options)
-        of_machine = ("no run folder", "reads no such variable", "did you mean 'NCCL_BUFFSIZE'?")
+        of_machine = ("no run nowhere", "reads no such variable", "did you mean 'NCCL_BUFFSIZE'?")
         code = 1 if words in of_machine else 2
         assert done.code == code and words in done.err and "hint:" in done.err
     listed = tune(powerccl, "--list", "all_reduce")

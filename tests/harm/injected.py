@@ -100,7 +100,7 @@ def outcome(case: Case, injection: str, native: NativeFiles, folder: Path) -> st
         if time.monotonic() > deadline:
             return "left a process"
         time.sleep(0.1)
-    if case.name == "emulated" and runs == 0 and code in (1, 2) and any(text in error for text in NEEDED):
+    if case.name == "emulated" and runs == 0 and code in (70, 125) and any(text in error for text in NEEDED):
         return NOT_STARTED
     if runs != 1:
         return f"ran {runs} times (exit {code}): {error[-300:]}"
