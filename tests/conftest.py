@@ -1,14 +1,29 @@
 # SPDX-License-Identifier: Apache-2.0
-"""For all tests: what was skipped and why, and run again, left for tools/report-skipped.py, which ends `make test`."""
+"""For all tests: what was skipped and why, and run again, left for tools/report-skipped.py, which ends `make test`.
+
+And which are left out: those of packages that are too large for CI (marker `large`), where they are not installed.
+"""
 
 from __future__ import annotations
 
+import importlib.util
 import json
 from pathlib import Path
 
 import pytest
 
 SKIPPED = Path(__file__).resolve().parent.parent / "build" / "skipped"
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out tests marked `large(PACKAGE, ...)` where one of the packages is not installed."""
+    left_out = [
+        item
+        for item in items
+        if any(importlib.util.find_spec(name) is None for mark in item.iter_markers("large") for name in mark.args)
+    ]
+    config.hook.pytest_deselected(items=left_out)
+    items[:] = [item for item in items if item not in left_out]
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:

@@ -22,6 +22,7 @@ PACKAGES = {
     r"debian-openmpi|mpicc\.openmpi|openmpi.* is not installed": "openmpi-bin libopenmpi-dev",
     r"Fortran|gfortran": "gfortran",
     r"slurmctld|slurmd|munge|srun": "slurmctld slurmd slurm-client munge",
+    r"no groff": "groff",
     r"no musl-gcc": "musl-tools",
     r"no .*-m32|32-bit": "gcc-multilib",
     r"no (libraries for )?clang": "clang libclang-rt-dev",

@@ -135,4 +135,4 @@ def test_bad_input_is_said(bench: Powerccl, found: dict[str, Mpi], tmp_path: Pat
     refused(bench(*mpiexec, "-n", "3", "latency"), 2, "two ranks")
     refused(bench("bench", "--mpi", "--mpiexec", "/nowhere/mpiexec", "barrier"), 1, "/nowhere/mpiexec")
     refused(bench("bench", "--mpi", "barrier", PATH=str(tmp_path)), 1, "mpiexec is not in PATH")
-    refused(bench("bench", "--mpi", "--emulate", "t4x8", "barrier"), 1, "do not go together")
+    refused(bench("bench", "--mpi", "--emulate", "t4x8", "barrier"), 2, "do not go together")

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
 import subprocess
@@ -69,20 +68,15 @@ def test_without_powerccl_run_it_reads_the_driver(machine: EmulatedMachine) -> N
 
 
 @pytest.mark.parametrize(
-    ("name", "packages"),
+    "name",
     [
-        ("wandb", ("torch", "wandb")),
-        ("mlflow", ("torch", "mlflow")),
-        ("lightning", ("torch", "lightning", "tensorboard")),
-        ("transformers", ("torch", "transformers", "accelerate", "trackio")),
+        pytest.param("wandb", marks=pytest.mark.large("torch", "wandb")),
+        pytest.param("mlflow", marks=pytest.mark.large("torch", "mlflow")),
+        pytest.param("lightning", marks=pytest.mark.large("torch", "lightning", "tensorboard")),
+        pytest.param("transformers", marks=pytest.mark.large("torch", "transformers", "accelerate", "trackio")),
     ],
 )
-def test_the_example_reports_to_its_tracker(
-    name: str, packages: tuple[str, ...], powerccl: Powerccl, tmp_path: Path
-) -> None:
-    missing = [package for package in packages if importlib.util.find_spec(package) is None]
-    if missing:
-        pytest.skip(f"{', '.join(missing)} not installed: torch needs 4 GB")
+def test_the_example_reports_to_its_tracker(name: str, powerccl: Powerccl, tmp_path: Path) -> None:
     started = time.time()
     offline = {"HF_HUB_OFFLINE": "1", "TRACKIO_DIR": str(tmp_path / "trackio"), "OMP_NUM_THREADS": "1"}
     script = str(EXAMPLES / f"energy_{name}.py")

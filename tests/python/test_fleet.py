@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import datetime
-import importlib.util
 import json
 import math
 import os
@@ -480,10 +479,8 @@ def filled(root: Path) -> None:
     invoke("index", root, "--analyse")
 
 
-@pytest.mark.parametrize("engine", ["chdb", "pyspark"])
+@pytest.mark.parametrize("engine", [pytest.param(name, marks=pytest.mark.large(name)) for name in ("chdb", "pyspark")])
 def test_other_engines_answer_the_same(tmp_path: Path, engine: str) -> None:
-    if importlib.util.find_spec(engine) is None:
-        pytest.skip(f"{engine} takes 500 MB, and CI does without")
     filled(tmp_path)
     connection = connect(tmp_path / store.FOLDER, modelled=True)
     others = {"chdb": by_clickhouse, "pyspark": by_spark}[engine](tmp_path / store.FOLDER)

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import ctypes
-import importlib.util
 import os
 import platform
 import subprocess
@@ -193,13 +192,7 @@ class FakeMeter(StepMeter):
         return {"powerccl/mean_joules_per_step": 1.0}
 
 
-def needs(*packages: str) -> pytest.MarkDecorator:
-    """Not in the `dev` group: torch alone takes 4 GB."""
-    missing = [name for name in packages if importlib.util.find_spec(name) is None]
-    return pytest.mark.skipif(bool(missing), reason=f"{', '.join(missing)} not installed: torch needs 4 GB")
-
-
-@needs("torch", "transformers")
+@pytest.mark.large("torch", "transformers")
 def test_a_trainer_of_transformers_logs_it(tmp_path: Path) -> None:
     import torch
     from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainerCallback, TrainingArguments
@@ -234,7 +227,7 @@ def test_a_trainer_of_transformers_logs_it(tmp_path: Path) -> None:
     assert trainer.state.log_history[-1]["powerccl/mean_joules_per_step"] == 1.0
 
 
-@needs("torch", "lightning")
+@pytest.mark.large("torch", "lightning")
 def test_a_trainer_of_lightning_logs_it(tmp_path: Path) -> None:
     import lightning
     import torch
