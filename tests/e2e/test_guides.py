@@ -32,7 +32,6 @@ DAEMON = ("install-cluster",)  # pages that speak with a powerccld
 # Blocks that do not run here, by page and a part of their text.
 NOT_RUN = {
     ("README", "make demo"): "builds PowerCCL and runs the demo for minutes; `make demo` and wheel.yml are tests of it",
-    ("install-cluster", "make wheel"): "builds a wheel and installs it as root from the network; wheel.yml does that",
     ("compare-two-networks", "two-networks.py"): "takes root, network namespaces and an idle machine for half an hour",
 }
 # Commands that end when they are interrupted, each on its own.
@@ -40,8 +39,9 @@ ENDLESS = re.compile(r"powerccl top --json|powerccl export(?! --once)")
 # Exit codes that a page gives in a table instead of in the block.
 CODES = {"--fail-above": 3}
 # Folders of a cluster, which are the scratch folder's here.
-FOLDERS = ("/shared", "/var/lib/node_exporter", "/opt/nccl")
+FOLDERS = ("/shared/runs", "/var/lib/node_exporter/textfile_collector", "/opt", "/usr/local/bin")
 LIMIT_S = 60
+STEP = "compute {}\nall_reduce 24M\nall_gather 8M\n"
 
 
 @pytest.fixture(scope="session")
@@ -49,13 +49,13 @@ def runs(native: NativeFiles, clean_environment: dict[str, str], tmp_path_factor
     """Recorded runs under the names that pages use: one short job, and one that computes longer."""
     folder = tmp_path_factory.mktemp("recorded")
     names = {
-        24: ["20260101-110000-train", "20260101-120000-RUN", "m1", "m2", "m3", "a", "b"],
+        24: ["20260101-110000-train", "m1", "m2", "m3", "a", "b"],
         30: ["20260101-120000-train", "p1", "p2", "p3", "c", "d"],
     }
     for compute, copies in names.items():
-        (folder / "step.scn").write_text(f"compute {compute}\nall_reduce 24M\ncompute 5\n")
+        (folder / "step.scn").write_text(STEP.format(compute))
         command = ["run", "-q", "--emulate", "t4x8", "--policy", "observe", "--runs-dir", str(folder / f"{compute}")]
-        job = [str(native.path("bin/powerccl-bench")), "scenario", str(folder / "step.scn"), "-g", "2", "--seconds", "2"]
+        job = [str(native.path("bin/powerccl-bench")), "scenario", str(folder / "step.scn"), "-g", "2", "--iterations", "60"]
         powerccl = str(Path(sys.executable).parent / "powerccl")
         subprocess.run([powerccl, *command, "--", *job], env=clean_environment, check=True, stdout=subprocess.DEVNULL)
         (made,) = (folder / f"{compute}").glob("[!.]*/")
@@ -89,7 +89,8 @@ class Place:
         for path in FOLDERS:
             command = command.replace(path, f"{self.folder}{path}")
         endless = block.kind == "console" and bool(ENDLESS.search(command))
-        code, said = self._run(command, 4 if endless else LIMIT_S)
+        program = ["sbatch"] if block.kind == "bash" else ["bash", "-euo", "pipefail"]
+        code, said = self._run([*program, "-c", command], 4 if endless else LIMIT_S)
         self.said += said
         wanted = next((code for part, code in CODES.items() if part in command), 0)
         if code != (124 if endless else wanted) or "unexpected:" in said:
@@ -97,12 +98,12 @@ class Place:
         lacks = missing(step.shown, said)
         return f"{step.command}\nno longer prints {lacks}:\n{said}" if lacks else ""
 
-    def _run(self, command: str, limit_s: int) -> tuple[int, str]:
+    def _run(self, command: list[str], limit_s: int) -> tuple[int, str]:
         """The exit code, 124 at the limit, and what it printed."""
         timed = ["timeout", "--signal=INT", "--kill-after=10", str(limit_s)]
         with tempfile.TemporaryFile("w+") as output:
             code = subprocess.run(
-                [*timed, "bash", "-euo", "pipefail", "-c", command],
+                [*timed, *command],
                 cwd=self.folder,
                 env=self.environment,
                 stdin=subprocess.DEVNULL,
@@ -130,7 +131,9 @@ def place(
     shutil.copytree(runs, tmp_path / "runs")
     shutil.copytree(ROOT / "examples", tmp_path / "examples")
     (tmp_path / "app").symlink_to(STAND_INS / "app")
-    for path in FOLDERS + ("/var/lib/node_exporter/textfile_collector", "/node"):
+    (tmp_path / "RUN").symlink_to(tmp_path / "runs/m1")
+    (tmp_path / "step.scn").write_text(STEP.format(20))
+    for path in (*FOLDERS, "/node"):
         (tmp_path / path[1:]).mkdir(parents=True, exist_ok=True)
     profiles = own / "config/powerccl/platforms"
     profiles.mkdir(parents=True)
@@ -144,6 +147,8 @@ def place(
         "TMPDIR": str(own),
         "COLUMNS": "100",
         "XDG_CONFIG_HOME": str(own / "config"),
+        "PIP_NO_INDEX": "1",
+        "PIP_NO_DEPS": "1",
         "STAND_IN_MPIEXEC": str(scripts / "mpiexec"),
         "STAND_IN_NATIVE": str(native.root),
         "STAND_IN_NODE": str(tmp_path / "node"),
