@@ -56,6 +56,8 @@ TUNED = {
     "objective": "time",
     "variables": {"NCCL_NTHREADS": "256"},
     "emulated": True,
+    "rules": [],
+    "confirmed": [],
 }
 STEP = "compute {}\nall_reduce 24M\nall_gather 8M\n"
 
@@ -70,7 +72,7 @@ def runs(native: NativeFiles, clean_environment: dict[str, str], tmp_path_factor
     }
     for compute, copies in names.items():
         (folder / "step.scn").write_text(STEP.format(compute))
-        command = ["run", "-q", "--emulate", "t4x8", "--policy", "observe", "--runs-dir", str(folder / f"{compute}")]
+        command = ["run", "-q", "--emulate", "h200x4", "--policy", "observe", "--runs-dir", str(folder / f"{compute}")]
         job = [str(native.path("bin/powerccl-bench")), "scenario", str(folder / "step.scn"), "-g", "2", "--iterations", "60"]
         powerccl = str(Path(sys.executable).parent / "powerccl")
         subprocess.run([powerccl, *command, "--", *job], env=clean_environment, check=True, stdout=subprocess.DEVNULL)
@@ -149,7 +151,7 @@ def place_of(page: Path, native: NativeFiles, clean: dict[str, str], runs: Path,
     settings = own / "config/powerccl"
     for folder in ("platforms", "tuned"):
         (settings / folder).mkdir(parents=True)
-    (settings / "platforms/my-machine.json").write_bytes(profile_of("Tesla T4", 8))
+    (settings / "platforms/my-machine.json").write_bytes(profile_of("NVIDIA H200", 4))
     for ranks in (2, 4):
         name = f"h200-x{ranks}-nvlink"
         (settings / f"tuned/{name}.json").write_text(json.dumps({**TUNED, "name": name, "ranks": ranks}))
