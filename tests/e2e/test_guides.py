@@ -73,7 +73,15 @@ def runs(native: NativeFiles, clean_environment: dict[str, str], tmp_path_factor
     for compute, copies in names.items():
         (folder / "step.scn").write_text(STEP.format(compute))
         command = ["run", "-q", "--emulate", "h200x4", "--policy", "observe", "--runs-dir", str(folder / f"{compute}")]
-        job = [str(native.path("bin/powerccl-bench")), "scenario", str(folder / "step.scn"), "-g", "2", "--iterations", "60"]
+        job = [
+            str(native.path("bin/powerccl-bench")),
+            "scenario",
+            str(folder / "step.scn"),
+            "-g",
+            "2",
+            "--iterations",
+            "60",
+        ]
         powerccl = str(Path(sys.executable).parent / "powerccl")
         subprocess.run([powerccl, *command, "--", *job], env=clean_environment, check=True, stdout=subprocess.DEVNULL)
         (made,) = (folder / f"{compute}").glob("[!.]*/")
@@ -226,6 +234,7 @@ def test_every_block_says_its_language() -> None:
     ("line", "text"),
     [
         ("whole run   4.3 s", "whole run"),
+        ("per-call  1 %", "per-call"),
         ("per-call would save 1 %", "would save"),
         ("–  GPUs  none", "GPUs"),
         ("1. Look at rank 3, GPU 3", "Look at rank"),

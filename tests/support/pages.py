@@ -10,6 +10,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 KEPT = ROOT / "build/blocks"
+PAGES = [ROOT / "README.md", ROOT / "docs/tutorial.md", *sorted((ROOT / "docs/guides").glob("*.md"))]
 FENCE = re.compile(r"^( *)```(console|sh|bash|text)\n(.*?)^ *```$", re.DOTALL | re.MULTILINE)
 
 
@@ -99,3 +100,10 @@ def keep(name: str, outcomes: list[Outcome]) -> None:
     """Leave a test's outcomes for evidence/scripts/figures-first.py."""
     KEPT.mkdir(parents=True, exist_ok=True)
     (KEPT / f"{name}.json").write_text(json.dumps([asdict(each) for each in outcomes], indent=1) + "\n")
+
+
+def kept() -> list[Outcome]:
+    """Outcomes that tests left, for every block of every page; a block of a page that left none did not run."""
+    found = {each["block"]: Outcome(**each) for file in KEPT.glob("*.json") for each in json.loads(file.read_text())}
+    names = [block.name for page in PAGES for block in blocks_of(page)]
+    return [found.get(name, Outcome(name, False, why_not="its test failed")) for name in names]
