@@ -1,5 +1,8 @@
 #!/usr/bin/env python3
-"""Measure what `powerccl run` adds to jobs that end at once: `true`, and an MPI job. Run it on an idle machine."""
+"""Measure what `powerccl run` adds to jobs that end at once: `true`, and an MPI job. Run it on an idle machine.
+
+It also runs the blocks of README.md, the tutorial and the guides, in four minutes, and counts those that ran.
+"""
 
 import argparse
 import os
@@ -14,7 +17,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 
-from support.figures import Figures, figure, show, write
+from support.figures import Figures, count, figure, one, show, write
+from support.pages import KEPT, kept
 
 RUNS = 15
 PROGRAM = "#include <mpi.h>\nint main(int n, char** words) { return MPI_Init(&n, &words) || MPI_Finalize(); }\n"
@@ -75,15 +79,35 @@ def figures(folder: Path) -> Figures:
     return {**found, "run.mpi_quiet_added_s": {**added, "value": round(medians, 3)}}
 
 
+def blocks() -> Figures:
+    """Blocks of pages that a test runs word for word, and those whose output differs from what the page shows."""
+    shutil.rmtree(KEPT, ignore_errors=True)
+    tests = [f"tests/e2e/test_{name}.py" for name in ("guides", "tutorial")]
+    subprocess.run([sys.executable, "-m", "pytest", "-q", *tests], cwd=ROOT, check=False)
+    found = kept()
+    for each in found:
+        if not each.run or each.different:
+            print(f"{each.block}: {each.different or each.why_not}")
+    share = 100 * sum(each.run for each in found) / len(found)
+    return {
+        "first.blocks.run": one(round(share, 1), "%", len(found)),
+        "first.blocks.different": count(sum(bool(each.different) for each in found), len(found)),
+    }
+
+
 def main() -> None:
     """Measure and write."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, required=True)
-    out: Path = parser.parse_args().out
-    with tempfile.TemporaryDirectory() as folder:
-        found = figures(Path(folder))
+    parser.add_argument("--only-blocks", action="store_true", help="only run the blocks of pages")
+    asked = parser.parse_args()
+    found: Figures = {}
+    if not asked.only_blocks:
+        with tempfile.TemporaryDirectory() as folder:
+            found = figures(Path(folder))
+    found |= blocks()
     show(found)
-    write(out, found)
+    write(asked.out, found)
 
 
 if __name__ == "__main__":

@@ -145,10 +145,10 @@ def alive(pid: int) -> bool:
 class EmulatedMachine:
     """A machine whose driver is the emulator's: one server that outlives the jobs on it, as hardware does."""
 
-    def __init__(self, native: NativeFiles, folder: Path) -> None:
+    def __init__(self, native: NativeFiles, folder: Path, name: str = "t4x8.conf") -> None:
         socket = folder / "gpus.sock"
         self.log = folder / "emulator.log"
-        platform = native.root / "share/platforms/t4x8.conf"
+        platform = native.root / "share/platforms" / name
         with self.log.open("wb") as log:
             self.server = subprocess.Popen(
                 [str(native.path("bin/powerccl-emulator")), "--platform", str(platform), "--socket", str(socket)],

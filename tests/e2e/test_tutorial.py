@@ -8,21 +8,12 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from dataclasses import dataclass
 from pathlib import Path
 
-import pytest
+from support.pages import ROOT, Outcome, Step, blocks_of, keep, missing
 
-PAGE = (Path(__file__).resolve().parents[2] / "docs/tutorial.md").read_text(encoding="utf-8")
+PAGE = (ROOT / "docs/tutorial.md").read_text(encoding="utf-8")
 BLOCK = re.compile(r"(<!-- not run: .*? -->\n)?^```(?:console|text)\n(.*?)^```", re.DOTALL | re.MULTILINE)
-
-
-@dataclass
-class Step:
-    """A command of the page, and the lines of its output that the page shows."""
-
-    command: str
-    shown: list[str]
 
 
 def steps_of(page: str) -> list[Step]:
@@ -31,7 +22,7 @@ def steps_of(page: str) -> list[Step]:
     for skipped, block in BLOCK.findall(page):
         for line in [] if skipped else block.splitlines():
             if line.startswith("$ "):
-                steps.append(Step(line[2:], []))
+                steps.append(Step(line[2:]))
             elif line.startswith("> "):
                 steps[-1].command += "\n" + line[2:]
             elif line.strip() not in ("", "…"):
@@ -39,33 +30,11 @@ def steps_of(page: str) -> list[Step]:
     return steps
 
 
-def label(line: str) -> str:
-    """The text of a line of output up to its first figure, bar or column, which no measurement changes.
-
-    Which policy would save the most within its budget depends on the times of the recorded run.
-    """
-    text = re.sub(r"^\W+|^[a-z-]+ (?=would save )", "", line)
-    return re.split(r"\s{2,}|[\d█▓▁░]", text)[0].strip()
-
-
 def test_the_page_says_which_commands_run() -> None:
     assert [bool(skipped) for skipped, _ in BLOCK.findall(PAGE)].count(True) == 1, "installing a wheel alone is not run"
     commands = [step.command for step in steps_of(PAGE)]
     verbs = {command.split()[1] for command in commands if command.startswith("powerccl ")}
     assert verbs >= {"doctor", "bench", "run", "report", "compare", "profile", "whatif"}
-
-
-@pytest.mark.parametrize(
-    ("line", "text"),
-    [
-        ("whole run   4.3 s", "whole run"),
-        ("per-call  1 %", "per-call"),
-        ("per-call would save 1 %", "would save"),
-        ("–  GPUs  none", "GPUs"),
-    ],
-)
-def test_label(line: str, text: str) -> None:
-    assert label(line) == text
 
 
 def test_it_runs_as_written(clean_environment: dict[str, str], tmp_path: Path) -> None:
@@ -90,7 +59,10 @@ def test_it_runs_as_written(clean_environment: dict[str, str], tmp_path: Path) -
             timeout=280,
         )
         assert done.returncode == 0, f"{step.command}\n{done.stdout[-3000:]}"
-        missing = [line for line in step.shown if label(line) not in done.stdout]
-        assert not missing, f"{step.command}: the page shows lines that it no longer prints: {missing}\n{done.stdout}"
+        lacks = missing(step.shown, done.stdout)
+        assert not lacks, f"{step.command}: the page shows lines that it no longer prints: {lacks}\n{done.stdout}"
     shutil.rmtree(own, ignore_errors=True)
     assert "<html" in (tmp_path / "report.html").read_text(encoding="utf-8")[:1000]
+    why_not = "builds a wheel and installs it from the network"
+    blocks = [(block.name, "make wheel" not in block.text) for block in blocks_of(ROOT / "docs/tutorial.md")]
+    keep("tutorial", [Outcome(name, run, why_not="" if run else why_not) for name, run in blocks])

@@ -277,6 +277,9 @@ def test_clocks_under_a_power_limit_tell_what_gpus_draw() -> None:
     bound = machines.draws_at_limit(H100, gpus, 0.95)
     assert bound is not None and min(bound) > 1.25, "memory-bound kernels would not reach the limit"
     assert machines.draws_at_limit(H100, [*gpus, Gpu(700.0, None)], 0.05) is None
+    t4 = (PLATFORMS / "t4x8.conf").read_text()
+    unlike = machines.draws_at_limit(t4, [Gpu(70.0, 1200.0)], 0.05)
+    assert unlike is not None and 0.7 < unlike[0] < 1, "a board without powers of memory traffic"
     assert len(value_of(machines.with_draws(H100, draws), "gpu_draws").split()) == 4
 
 

@@ -17,7 +17,7 @@ import numpy as np
 
 from powerccl.analysis.programs.program import Recorded
 from powerccl.patterns import bus_factor
-from powerccl.platforms.conf import changed, points_of, value_of
+from powerccl.platforms.conf import changed, keys_of, points_of, value_of
 from powerccl.platforms.policy_table import minimum_clocks
 from powerccl.platforms.schema import PlatformProfile
 from powerccl.whatif.gpus import Gpu
@@ -104,8 +104,10 @@ def _watts(conf: str, mhz: float, memory_share: float) -> float:
     clocks, volts = zip(*((float(at), volts) for at, volts in points_of(conf, "voltage_v")), strict=True)
     fv2 = mhz * float(np.interp(mhz, clocks, volts)) ** 2
 
+    keys = keys_of(conf)
+
     def key(name: str) -> float:
-        return float(value_of(conf, name))
+        return float(keys.get(name, 0))  # the emulator's default: t4x8 has no memory traffic
 
     memory = key("memory_static_w") + key("memory_w") * fv2
     return key("static_w") + key("tree_w") * fv2 + (1 - memory_share) * key("compute_w") * fv2 + memory_share * memory
