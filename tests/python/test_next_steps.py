@@ -342,6 +342,11 @@ def test_nothing_is_good_news(capsys: pytest.CaptureFixture[str]) -> None:
     assert NOTHING in capsys.readouterr().out
 
 
+def test_a_command_emulates_only_what_has_a_name() -> None:
+    assert Evidence(summary(emulated="t4x8")).run().startswith("powerccl run --emulate t4x8 -- ")
+    assert Evidence(summary(emulated="yes")).run().startswith("powerccl run -- ")
+
+
 def test_a_command_is_one_line_however_narrow_the_terminal(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -88,7 +88,7 @@ class Evidence:
     def emulate(self) -> tuple[str, ...]:
         """The option that emulates the run's machine again."""
         platform = self.summary.emulated.removeprefix(SIMULATED_BY).strip()
-        return ("--emulate", platform) if platform else ()
+        return ("--emulate", platform) if platform not in ("", "yes") else ()  # yes: by another process's emulator
 
     def run(self, *options: str) -> str:
         """The job's command, with these options of `powerccl run`. The simulator has a policy as well."""
