@@ -96,7 +96,7 @@ class FixedClock:
             say(f"POWERCCL_CLOCKS={wish}: no clock is set, so --clock {self._text} has no effect")
             self._text = ""
         elif not (emulated or may_set_clocks() or system_daemon(environment)):
-            raise PowercclError(NO_RIGHT, f"an administrator installs it: packaging/README.md; or {_WITHOUT}")
+            raise PowercclError(NO_RIGHT, f"an administrator installs it: sudo powerccl admin install; or {_WITHOUT}")
 
     def set(
         self,
