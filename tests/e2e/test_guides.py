@@ -21,6 +21,7 @@ from pathlib import Path
 
 import pytest
 from daemon_process import Daemon
+from fleet_runs import late_run, months
 from harness import EmulatedMachine, profile_of
 from support.pages import ROOT, Block, Outcome, Step, blocks_of, keep, label, missing
 
@@ -42,7 +43,14 @@ ENDLESS = re.compile(r"powerccl top --json|powerccl export(?! --once)")
 # Exit codes that a page gives in a table instead of in the block.
 CODES = {"--fail-above": 3}
 # Folders of a cluster, which are the scratch folder's here.
-FOLDERS = ("/shared/runs", "/var/lib/node_exporter/textfile_collector", "/opt", "/usr/local/bin")
+FOLDERS = (
+    "/shared/runs",
+    "/scratch/runs",
+    "/data/powerccl",
+    "/var/lib/node_exporter/textfile_collector",
+    "/opt",
+    "/usr/local/bin",
+)
 # These take longest, and begin first.
 LONG = ("prove", "compare-two-networks", "save-energy-without-clocks", "watch-running-jobs", "scaling-study")
 LIMIT_S = 100
@@ -156,6 +164,11 @@ def place_of(page: Path, native: NativeFiles, clean: dict[str, str], runs: Path,
     (tmp_path / "step.scn").write_text(STEP.format(20))
     for path in (*FOLDERS, "/node"):
         (tmp_path / path[1:]).mkdir(parents=True, exist_ok=True)
+    if page.stem == "fleet":
+        months(tmp_path / "scratch/runs")
+        late_run(tmp_path / "demo/late")
+        index = [str(Path(sys.executable).parent / "powerccl"), "index", "demo", "--analyse", "--quiet"]
+        subprocess.run(index, cwd=tmp_path, env=clean, check=True)
     settings = own / "config/powerccl"
     for folder in ("platforms", "tuned"):
         (settings / folder).mkdir(parents=True)
