@@ -12,7 +12,7 @@ import polars as pl
 from powerccl.analysis import intervals as iv
 from powerccl.analysis.energy import EnergyCurve
 from powerccl.analysis.exposure import NONE, Exposure
-from powerccl.analysis.iteration_energy import joules_between
+from powerccl.analysis.iteration_energy import curves_of, joules_between
 from powerccl.analysis.iterations import Cut
 from powerccl.analysis.kineto import Profiled
 from powerccl.analysis.report_findings import IterationParts, Iterations, Parts, RankParts
@@ -130,9 +130,7 @@ def _iterations(
     inside.found = len(length)
     inside.p5_s, inside.median_s, inside.p95_s = (float(v) for v in np.quantile(length, [0.05, 0.5, 0.95]))
     inside.mean_s, inside.mean_error_s = float(length.mean()), float(length.std(ddof=1)) / len(length) ** 0.5
-    gpus = dict.fromkeys(trace.gpu for trace in traces)  # ranks may share one
-    sampled = all(gpu in curves for gpu in gpus)  # else sums over the host's GPUs are not known
-    joules = joules_between(stretches, [curves[gpu] for gpu in gpus] if sampled else [])
+    joules = joules_between(stretches, curves_of(traces, curves))
     known = joules[np.isfinite(joules)]
     if len(known) > 1:
         inside.joules, inside.joules_of = float(known.mean()), len(known)

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
+
 import numpy as np
 
 from powerccl.analysis import intervals as iv
@@ -10,6 +12,7 @@ from powerccl.analysis.energy import EnergyCurve
 from powerccl.analysis.findings import RunSummary
 from powerccl.analysis.shares import Floats, Working
 from powerccl.traces.folder import RunData
+from powerccl.traces.rank import RankTrace
 
 
 def add_iteration(summary: RunSummary, run: RunData, work: Working, curves: dict[str, EnergyCurve]) -> None:
@@ -26,13 +29,18 @@ def add_iteration(summary: RunSummary, run: RunData, work: Working, curves: dict
     summary.iteration_s = float(np.quantile(np.diff(cuts[0].edges, axis=1) / 1e9, 0.5))
     means = []
     for (host, _), cut in zip(hosts, cuts, strict=True):
-        gpus = list(dict.fromkeys(trace.gpu for trace in run.ranks if trace.host == host))  # ranks may share one
-        joules = joules_between(cut.edges, [curves[gpu] for gpu in gpus] if set(gpus) <= set(curves) else [])
+        joules = joules_between(cut.edges, curves_of((trace for trace in run.ranks if trace.host == host), curves))
         known = joules[np.isfinite(joules)]
         means.append(float(known.mean()) if len(known) > 1 else None)
     known_means = [mean for mean in means if mean is not None]
     if len(known_means) == len(means):
         summary.joules_per_iteration = sum(known_means)
+
+
+def curves_of(traces: Iterable[RankTrace], curves: Mapping[str, EnergyCurve]) -> list[EnergyCurve]:
+    """Those of the ranks' GPUs, each once, as ranks may share one; empty where one is missing: no sum is known then."""
+    gpus = dict.fromkeys(trace.gpu for trace in traces)
+    return [curves[gpu] for gpu in gpus] if set(gpus) <= set(curves) else []
 
 
 def joules_between(stretches: iv.Intervals, curves: list[EnergyCurve]) -> Floats:

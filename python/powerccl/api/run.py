@@ -14,7 +14,7 @@ import polars as pl
 from powerccl.analysis.communication import ran
 from powerccl.analysis.energy import energy_curves, job_samples
 from powerccl.analysis.findings import Gpu, PatternRow, RunSummary
-from powerccl.analysis.iteration_energy import joules_between
+from powerccl.analysis.iteration_energy import curves_of, joules_between
 from powerccl.analysis.report import Report, ReportFindings, report
 from powerccl.analysis.report_findings import RankParts
 from powerccl.api.tables import (
@@ -138,8 +138,7 @@ class Run:
             traces = [trace for trace in run.ranks if trace.rank in iterations.ranks]
             host, job = iterations.host, traces[0].job
             edges = self._report.cuts[host, job].edges
-            gpus = dict.fromkeys(trace.gpu for trace in traces)
-            of_job = [curves[gpu] for gpu in gpus] if all(gpu in curves for gpu in gpus) else []
+            of_job = curves_of(traces, curves)
             bounds = [bounds_between(edges, curve) for curve in of_job if curve.source == "counter"]
             bounded = bool(of_job) and len(bounds) == len(of_job)
             low, high = np.sum(bounds, axis=0) if bounded else np.full((2, len(edges)), np.nan)

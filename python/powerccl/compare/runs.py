@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from powerccl.analysis.cost import ITERATIONS, MANY_ITERATIONS, cost_of, counted_cpu, kwh_of
 from powerccl.analysis.energy import energy_curves
 from powerccl.analysis.findings import PatternRow, RunSummary
-from powerccl.analysis.iteration_energy import joules_between
+from powerccl.analysis.iteration_energy import curves_of, joules_between
 from powerccl.analysis.report_findings import Reference
 from powerccl.analysis.run_tables import RunTables, run_tables
 from powerccl.analysis.shares import working
@@ -129,10 +129,7 @@ def _iteration(member: Member, run: RunData, built: RunTables) -> None:
     if time := mean_of(lengths.tolist(), "iterations"):
         member.values[Key(TIME_OF_ONE, "s", *place)] = time
     if len({trace.host for trace in run.ranks}) == 1:
-        curves = energy_curves(run)
-        sampled = all(trace.gpu in curves for trace in run.ranks)
-        gpus = dict.fromkeys(trace.gpu for trace in run.ranks)  # ranks may share one
-        of_each = joules_between(cuts.edges, [curves[gpu] for gpu in gpus] if sampled else [])
+        of_each = joules_between(cuts.edges, curves_of(run.ranks, energy_curves(run)))
         if energy := mean_of(of_each[np.isfinite(of_each)].tolist(), "iterations"):
             member.values[Key(OF_ONE, "J", *place)] = energy
 
