@@ -157,7 +157,7 @@ LAYOUTS = {
 
 
 def test_layouts_of_cgroups() -> None:
-    """[cluster.labels.wrong == 0]: a wrong label is one that differs, is missing, or is told where nothing is known."""
+    """[cluster.labels.wrong == 0]: wrong is a label that differs, is missing, or is given where none is known."""
     wrong = {name: found for name, (text, known) in LAYOUTS.items() if (found := job_labels.of_cgroups(text)) != known}
     assert wrong == {}
     assert len(LAYOUTS) >= 12

@@ -33,7 +33,6 @@ from powerccl.console import Console
 from powerccl.estimate import Estimate
 from powerccl.platforms.ways import WaysTable, near_table_for
 from powerccl.reports.next_steps import (
-    MARGIN_POINTS,
     MOST_STEPS,
     NOTHING,
     SIMULATED,
@@ -43,7 +42,6 @@ from powerccl.reports.next_steps import (
     print_next_steps,
 )
 from powerccl.traces.folder import read_run
-from powerccl.whatif import predict
 
 ROOT = Path(__file__).resolve().parents[2]
 H100 = "NVIDIA H100 80GB HBM3"
@@ -249,7 +247,6 @@ def test_a_prediction_of_the_run_comes_with_the_option() -> None:
     assert (
         gain_text(of("clocks", Evidence(summary(), clocks_pct=Estimate(0.1, -2.0, 25.0)))) == "up to 25 % of the energy"
     )
-    assert MARGIN_POINTS == predict.MARGIN_POINTS
 
 
 @pytest.mark.parametrize("mode", ["lease", "simulated"])

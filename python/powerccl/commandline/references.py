@@ -58,20 +58,25 @@ def own_table(run: RunData) -> WaysTable | None:
     """The table of ways of GPUs like the run's; None also where it ran on several nodes or was emulated."""
     from powerccl.platforms.ways import table_for
 
+    return table_for(_gpus_of_node(run))
+
+
+def own_or_near_table(run: RunData) -> tuple[WaysTable | None, bool]:
+    """That, or else the table of the same GPUs in another number or of GPUs alike, which True marks."""
+    from powerccl.platforms.ways import near_table_for, table_for
+
+    names = _gpus_of_node(run)
+    own = table_for(names)
+    near = None if own else near_table_for(names)
+    return own or near, near is not None
+
+
+def _gpus_of_node(run: RunData) -> list[str]:
+    """The GPUs of the run's only node; none where it ran on several or was emulated."""
     if run.emulated or (run.info and run.info.emulated):
-        return None
+        return []
     nodes = list(gpu_names(run, of_job=True).values())
-    return table_for(nodes[0]) if len(nodes) == 1 else None
-
-
-def near_table(run: RunData) -> WaysTable | None:
-    """The table of GPUs like the run's, but of another number or kind; it tells whether measuring is worth it."""
-    from powerccl.platforms.ways import near_table_for
-
-    if run.emulated or (run.info and run.info.emulated):
-        return None
-    nodes = list(gpu_names(run, of_job=True).values())
-    return near_table_for(nodes[0]) if len(nodes) == 1 else None
+    return nodes[0] if len(nodes) == 1 else []
 
 
 def check_profile(profile: PlatformProfile, run: RunData) -> None:

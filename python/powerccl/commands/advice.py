@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING
 
 from powerccl.analysis.report import ReportFindings, Waiting, waiting_of
 from powerccl.analysis.report_findings import NextStep
-from powerccl.commandline.references import near_table, own_table
+from powerccl.commandline.references import own_or_near_table
 from powerccl.estimate import Estimate
+from powerccl.launch.environment import DEFAULT_SLOWDOWN_PCT
 from powerccl.launch.ways import LEAST
-from powerccl.reports.next_steps import DEFAULT_BUDGET_PCT, Evidence, next_steps
+from powerccl.reports.next_steps import Evidence, next_steps
 from powerccl.traces import tables
 from powerccl.ways.possible import possible
 from powerccl.whatif.predict import why_not
@@ -26,14 +27,12 @@ def advise(
     findings: ReportFindings | None = None,
     clocks_pct: Estimate | None = None,
     clocks_slower_pct: Estimate | None = None,
-    budget_pct: float = DEFAULT_BUDGET_PCT,
+    budget_pct: float = DEFAULT_SLOWDOWN_PCT,
 ) -> list[NextStep]:
     """At most three actions. What is not given is found in the run's records, clocks excepted."""
     if not run.ranks:
         return next_steps(Evidence(summary))
-    table, neighbour = own_table(run), False
-    if table is None and (table := near_table(run)):
-        neighbour = True
+    table, neighbour = own_or_near_table(run)
     ways = findings.ways if findings else None
     if ways is None and table:
         ways = possible(tables.calls(run), table, any_ranks=neighbour)

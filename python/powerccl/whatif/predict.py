@@ -20,6 +20,7 @@ from powerccl.platforms.conf import changed, model_of, modelled
 from powerccl.platforms.policy_table import policy_table
 from powerccl.platforms.schema import PlatformProfile
 from powerccl.quantities import exact, plural
+from powerccl.reports.next_steps import MARGIN_POINTS
 from powerccl.traces.folder import RunData
 from powerccl.whatif import machines
 from powerccl.whatif.forecasts import Case, Forecast, WhatIf
@@ -33,12 +34,8 @@ from powerccl.whatif.simulator import Simulated, simulate
 LEARNING_S, MANAGED_S = 60.0, 60.0
 FAR_OFF_PCT = 15.0  # a replay that is farther from the recorded time is of another job
 # Times what the model draws. Boards of one kind differ: computation by 15 %, memory and static power by 25 %, two of
-# the same board by 6 %. Half of that range rules out shares that are true, double of it rules out none.
+# the same board by 6 %.
 PLAUSIBLE = 1.4
-# Points of energy saved, on both sides of what the cases tell. They miss how this board differs from its model, and
-# what the policy finds in real iterations. Chosen so that nine in ten of 56 development machines are within. Without it
-# six in ten were, with half of it eight, with double of it all.
-MARGIN_POINTS = 2.5
 MOST_S = 30.0  # of real time for all cases but the likely one: a prediction takes at most about twice as long
 DOUBTFUL_PCT = 3.0  # one that is farther is worth a word
 MOST_RANKS = 16  # of a simulated machine
