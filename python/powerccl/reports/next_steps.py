@@ -53,8 +53,8 @@ SIMULATED = {
 }
 ALL_KERNELS = "POWERCCL_KERNEL_EVENTS=all"  # short ones as well: a prediction needs times of most kernels
 # Points of energy saved by which a prediction's range is wider than its cases, on both sides. They miss how this board
-# differs from its model, and what the policy finds in real iterations. With it the range holds the truth on 41 of 45
-# development machines, without it on 29, with half of it on 36, with double of it on 44.
+# differs from its model, and what the policy finds in real iterations. The range holds the truth on 41 of 45
+# development machines. Without the margin it did on 29, with half of it on 36, with double of it on 44.
 MARGIN_POINTS = 2.5
 ENDS = {
     "the first communicator": "the program loads, and makes its model and data ready",
