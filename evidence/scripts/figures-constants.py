@@ -1,7 +1,8 @@
 """What half and double of each constant of the clock policy do to what it saves and costs, simulated.
 
-figures-constants.py [--out FILE] [--markdown FILE] [--only NAME ...] [--machines N]. Constants stand in the policy's
-headers, so each variant is a build of powerccl-sim: it takes a checkout of HEAD in a folder of its own, and about 20 s.
+figures-constants.py [--out FILE] [--markdown FILE] [--only NAME ...] [--machines N] [--together N]. Constants stand in
+the policy's headers, so each variant is a build of powerccl-sim: it takes a checkout of HEAD in a folder of its own,
+and about 20 s. On a machine with many cores --together N builds N variants at once.
 Factors near 1, such as the part of the budget that is aimed at, are varied by their distance from 1. Machines and jobs
 are development ones (evidence/robustness).
 """
@@ -9,14 +10,15 @@ are development ones (evidence/robustness).
 import argparse
 import os
 import re
-import shutil
 import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
+from queue import SimpleQueue
 from statistics import fmean
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -42,6 +44,9 @@ NEAR_ONE = (0.7, 1.6)
 BUDGET_PCT = 1.0
 # Sizes of memory, and what is reported only: nothing that is decided depends on them.
 FIXED = {"kInterval", "kGolden", "kRuns", "kRing", "kLongest", "kKinds", "kWays"}
+WORKTREE = ["git", "-C", str(ROOT), "worktree"]
+# Mean energy saved and time added, and the most time added; percent.
+Judged = tuple[float, float, float]
 
 
 @dataclass(frozen=True)
@@ -91,11 +96,10 @@ class Builds:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        subprocess.run(["git", "-C", str(ROOT), "worktree", "add", "-q", "--detach", str(folder)], check=True)
+        subprocess.run([*WORKTREE, "add", "-q", "--detach", str(folder)], check=True)
         (folder / "build").mkdir(exist_ok=True)
         (folder / "build/deps").symlink_to(ROOT / "build/deps")
-        # Without link-time optimisation.
-        options = ["-G", "Ninja", f"-DPython3_EXECUTABLE={sys.executable}", "-DPOWERCCL_TESTS=ON"]
+        options = ["-G", "Ninja", f"-DPython3_EXECUTABLE={sys.executable}", "-DPOWERCCL_TESTS=OFF"]
         self._run("cmake", "-S", str(folder), "-B", str(folder / "build/sim"), *options)
 
     def _run(self, *command: str) -> None:
@@ -117,10 +121,6 @@ class Builds:
                 path.write_text(before)
         return self.folder / "build/sim/stage/bin/powerccl-sim"
 
-    def close(self) -> None:
-        """Leave nothing behind."""
-        subprocess.run(["git", "-C", str(ROOT), "worktree", "remove", "--force", str(self.folder)], check=False)
-
 
 def cases(number: int) -> list[tuple[Machine, Job]]:
     """So many small machines, each with a job."""
@@ -134,21 +134,19 @@ def cases(number: int) -> list[tuple[Machine, Job]]:
     return found
 
 
-def run_all(program: Path, of: list[tuple[Machine, Job]], policy: str) -> list[Simulated]:
-    """Simulate them all."""
-    with ThreadPoolExecutor(os.cpu_count()) as pool:
+def run_all(program: Path, of: list[tuple[Machine, Job]], policy: str, together: int = 1) -> list[Simulated]:
+    """Simulate them all, beside `together` - 1 others of these."""
+    with ThreadPoolExecutor(max(1, (os.cpu_count() or 1) // together)) as pool:
         return list(pool.map(lambda c: simulate(program, c[0].conf, [c[1].text], policy, MEASURED_S, WARM_UP_S), of))
 
 
-def judge(managed: list[Simulated], plain: list[Simulated]) -> tuple[float, float, float]:
-    """Mean energy saved and time added, and the most time added; percent."""
+def judge(managed: list[Simulated], plain: list[Simulated]) -> Judged:
+    """What the policy makes of them."""
     both = [of.against(against) for of, against in zip(managed, plain, strict=True)]
     return fmean(saved for saved, _ in both), fmean(slow for _, slow in both), max(slow for _, slow in both)
 
 
-def table(
-    rows: list[tuple[Constant, dict[str, tuple[float, float, float]]]], usual: tuple[float, float, float], number: int
-) -> str:
+def table(rows: list[tuple[Constant, dict[str, Judged]]], usual: Judged, number: int) -> str:
     """A page of all constants."""
     lines = [
         "# Constants of the clock policy",
@@ -181,38 +179,46 @@ def main() -> None:
     parser.add_argument("--markdown", type=Path)
     parser.add_argument("--only", nargs="*", default=[])
     parser.add_argument("--machines", type=int, default=8)
+    parser.add_argument("--together", type=int, default=1, help="variants built and simulated at once")
     options = parser.parse_args()
     headers = {name: (ROOT / "native/job/policy" / name).read_text() for name in HEADERS}
     every = [each for name, text in headers.items() for each in constants_of(name, text)]
     found = [each for each in every if not re.search(r"\bk[A-Z]", each.value)]  # what follows from another is none
     of = cases(options.machines)
-    folder = Path(tempfile.mkdtemp(prefix="powerccl-constants-"))
-    shutil.rmtree(folder)
-    builds = Builds(folder)
     figures: Figures = {}
-    rows: list[tuple[Constant, dict[str, tuple[float, float, float]]]] = []
 
-    def keep(name: str, came: tuple[float, float, float]) -> None:
+    def keep(name: str, came: Judged) -> None:
         for figure, value in zip(("saved_pct", "slowdown_pct", "worst_slowdown_pct"), came, strict=True):
             figures[f"constants.{name}.{figure}"] = bare(round(value, 3), "%", len(of))
         print(f"{name}: saved {came[0]:.2f} %, slower {came[1]:.2f} %, {came[2]:.2f} % at most", flush=True)
 
-    try:
+    wanted = [each for each in found if not options.only or each.name in options.only]
+    variants = [(c, side, value) for c in wanted for side, value in c.variants().items() if value != c.value]
+    with tempfile.TemporaryDirectory(prefix="powerccl-constants-") as folder, ExitStack() as ended:
+        idle: SimpleQueue[Builds] = SimpleQueue()
+        for index in range(options.together):
+            idle.put(Builds(Path(folder) / str(index)))
+            ended.callback(subprocess.run, [*WORKTREE, "remove", "--force", f"{folder}/{index}"], check=False)
+        builds = idle.get()
         program = builds.program()
+        idle.put(builds)
         plain = run_all(program, of, "observe")
         usual = judge(run_all(program, of, "auto"), plain)
         keep("as_it_is", usual)
-        for constant in found:
-            came: dict[str, tuple[float, float, float]] = {}
-            wanted = constant.variants() if not options.only or constant.name in options.only else {}
-            for side, value in wanted.items():
-                if value == constant.value:
-                    continue
-                came[side] = judge(run_all(builds.program(constant, value), of, "auto"), plain)
-                keep(f"{constant.header.removesuffix('.h')}.{constant.name}.{side}", came[side])
-            rows.append((constant, came))
-    finally:
-        builds.close()
+
+        def try_out(constant: Constant, side: str, value: str) -> Judged:
+            builds = idle.get()
+            try:
+                came = judge(run_all(builds.program(constant, value), of, "auto", options.together), plain)
+            finally:
+                idle.put(builds)
+            keep(f"{constant.header.removesuffix('.h')}.{constant.name}.{side}", came)
+            return came
+
+        with ThreadPoolExecutor(options.together) as pool:
+            tried = dict(zip(variants, pool.map(lambda each: try_out(*each), variants), strict=True))
+    rows = [(of, {side: came for (its, side, _), came in tried.items() if its == of}) for of in found]
+    figures = {name: figures[name] for name in sorted(figures)}
     print(f"{len(found)} constants")
     figures["constants.number"] = bare(len(found), "1")
     if options.markdown:
