@@ -111,7 +111,7 @@ pictures: native setup
 # make figures-robustness  simulates `auto` on 280 random machines of four kinds of GPU, into build/figures/robustness.json
 # make figures-stall       simulates what stalls at clock calls cost, into build/figures/stall.json
 # make figures-clocks      simulates budgets, one clock for a job and when the first one comes, into build/figures/clocks.json
-# make figures-adversity   tries `auto` on 30 kinds of change for an hour each in virtual time, into build/figures/adversity.json
+# make figures-adversity   tries `auto` on 33 kinds of change for an hour each in virtual time, into build/figures/adversity.json
 figures-policies figures-robustness figures-stall figures-constants figures-whatif figures-adversity figures-clocks: build/test/.configured setup
 	cmake --build build/test --parallel $(JOBS) --target powerccl-sim powerccl_adversity
 	POWERCCL_NATIVE=$(abspath build/test/stage) $(FIGURES)

@@ -102,9 +102,10 @@ def test_the_budget_of_slowdown(native: NativeFiles, tmp_path: Path) -> None:
     assert job_environment(base, native, tmp_path, "auto", None, "lease", 0.5)["POWERCCL_MAX_SLOWDOWN"] == "0.5"
     assert slowdown_budget_pct(kept) == 2.5
     # As the runtime: what is no number in range is not taken.
-    assert [slowdown_budget_pct({"POWERCCL_MAX_SLOWDOWN": text}) for text in ("", "lots", "nan", "101", "0")] == [
+    assert [slowdown_budget_pct({"POWERCCL_MAX_SLOWDOWN": text}) for text in ("", "lots", "nan", "101", "-1")] == [
         1.0
     ] * 5
+    assert slowdown_budget_pct({"POWERCCL_MAX_SLOWDOWN": "0"}) == 0.0  # only what costs nothing measurable
     assert slowdown_budget_pct({}) == 1.0
 
 

@@ -182,7 +182,7 @@ void read_environment(Environment* environment) {
   path(Variable::POWERCCL_POLICY_TABLE, environment->policy_table);
   environment->policy = static_cast<PolicyName>(
       choice(Variable::POWERCCL_POLICY, kPolicyNames, 3, "policies are observe, per-call and auto"));
-  environment->budget_percent = number(Variable::POWERCCL_MAX_SLOWDOWN, 0.01, 100);
+  environment->budget_percent = number(Variable::POWERCCL_MAX_SLOWDOWN, 0, 100);
   environment->clocks =
       static_cast<ClockClientName>(choice(Variable::POWERCCL_CLOCKS, kClocks, 3, "it is one of none, dry and lease"));
   path(Variable::POWERCCL_LEASE_SOCKET, environment->lease_socket);

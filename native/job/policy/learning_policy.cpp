@@ -24,6 +24,7 @@ void LearningPolicy::Slowdown::learn(double longer, double its_variance) {
 void LearningPolicy::begin(const Terms& terms) {
   SpinGuard guard(lock_);
   terms_ = terms;
+  if (terms_.budget < kLeastBudget) terms_.budget = kLeastBudget;
   profile_.begin_with(terms.node);
 }
 

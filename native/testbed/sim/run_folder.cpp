@@ -198,7 +198,7 @@ void RunFolder::finish(Server& server, Time end) {
       .add("platform", platform_.name)
       .add("emulated", platform_.name)
       .add("simulated", simulated.raw())
-      .add("slowdown_pct", about_.budget_pct > 0 ? std::optional(about_.budget_pct) : std::nullopt)
+      .add("slowdown_pct", about_.budget_pct)
       .add("interval_ms", kSampleNs / 1'000'000)
       .add("versions", versions.raw());
   write_json(run, path_ + "/run.json");

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <cstdio>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -23,7 +24,7 @@ struct About {
   std::vector<std::string> command, scenarios;  // scenarios: their files
   std::string contents;                         // of all that the job depends on: the run's id is made of it
   std::string policy, clocks;                   // clocks: how they are changed
-  double budget_pct = 0;                        // 0: the policy has none
+  std::optional<double> budget_pct;             // none: the policy has none
   double seconds = 0, warm_up_s = 0;
   uint64_t seed = 0;
 };

@@ -28,7 +28,7 @@ RECORDED_PREFIXES = (
 RECORDED = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "LD_PRELOAD", "LD_LIBRARY_PATH")
 
 SLOWDOWN_VARIABLE = "POWERCCL_MAX_SLOWDOWN"
-SLOWDOWN_RANGE_PCT = (0.01, 100.0)  # that the runtime takes (native/job/base/environment.cpp)
+SLOWDOWN_RANGE_PCT = (0.0, 100.0)  # that the runtime takes (native/job/base/environment.cpp)
 DEFAULT_SLOWDOWN_PCT = 1.0
 
 # NCCL loads one plugin of each kind. Ours takes its place and loads the user's in turn.

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // `auto` against jobs and GPUs that change: iterations of known truth in virtual time, a kind of change at a time.
 //
-// adversity PLATFORM KIND SEED HOURS [BUDGET_PCT]: prints a line of JSON. Without arguments: the kinds.
+// adversity PLATFORM KIND SEED HOURS [BUDGET_PCT]: prints a line of JSON. BUDGET_PCT below 0: the length of each
+// iteration without a policy, in s, a line each. Without arguments: the kinds.
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
@@ -22,6 +23,7 @@ using powerccl::NodeState;
 
 // What an iteration is like, and what the GPU does: as a kind of change has it at a time of the job.
 struct Now {
+  double length_s = 0;             // of it at the usual clock; 0: of the trial's own
   double factor = 1;               // of its length
   double elasticity = 0.5;         // of its time at the usual clock, what follows the clock
   double natural = 1;              // the default clock, as a share of the usual one
@@ -56,6 +58,30 @@ Change walk(Chance& chance, double an_hour) {
     now.factor *= at;
   };
 }
+Change both(Change one, Change other) {
+  return [=](double at_s, double step_s, Now& now) mutable {
+    one(at_s, step_s, now);
+    other(at_s, step_s, now);
+  };
+}
+// What was measured of a job on four H100s: noise of an iteration, then in correlated parts, rare long iterations, and
+// GPUs that get slower while they warm up. `figures-noise.py` compares Allan deviations.
+struct Measured {
+  double length_s, each, short_off, short_s, long_off, long_s, rare, rare_most, warm, warm_s;
+};
+constexpr Measured kFsdp{0.0837, 0.01, 0.003, 1, 0.0018, 60, 0.005, 0.7, 0.028, 50};
+constexpr Measured kDdp{0.0413, 0.009, 0.012, 0.03, 0.001, 20, 0, 0, 0.024, 20};
+constexpr Measured kGeneration{0.6645, 0.095, 0.07, 8, 0.08, 60, 0, 0, 0, 1};
+Change like(Chance& chance, const Measured& of) {
+  Change parts = both(wander(chance, of.short_off, of.short_s), wander(chance, of.long_off, of.long_s));
+  return [&chance, of, parts](double at_s, double step_s, Now& now) mutable {
+    now.length_s = of.length_s;
+    parts(at_s, step_s, now);
+    now.factor *= 1 + chance.normal(of.each);
+    if (of.rare > 0 && chance.between(0, 1) < of.rare) now.factor *= 1 + chance.between(0, of.rare_most);
+    now.natural *= 1 - of.warm * (1 - std::exp(-at_s / of.warm_s));
+  };
+}
 // From one time to another, over and over where there is a period.
 Change during(double from_s, double for_s, double period_s, std::function<void(Now&)> what) {
   return [=](double at_s, double, Now& now) {
@@ -65,12 +91,6 @@ Change during(double from_s, double for_s, double period_s, std::function<void(N
 }
 Change longer(double from_s, double for_s, double period_s, double factor) {
   return during(from_s, for_s, period_s, [=](Now& now) { now.factor *= factor; });
-}
-Change both(Change one, Change other) {
-  return [=](double at_s, double step_s, Now& now) mutable {
-    one(at_s, step_s, now);
-    other(at_s, step_s, now);
-  };
 }
 constexpr double kForEver = 1e12;
 
@@ -92,6 +112,9 @@ const std::map<std::string, Kind>& kinds() {
       {"noise-20s", [](Chance& c, double) { return wander(c, c.between(0.002, 0.01), 20); }},
       {"noise-5s", [](Chance& c, double) { return wander(c, c.between(0.002, 0.01), 5); }},
       {"noise-generation", [](Chance& c, double) { return wander(c, 0.05, 10); }},
+      {"like-fsdp", [](Chance& c, double) { return like(c, kFsdp); }},
+      {"like-ddp", [](Chance& c, double) { return like(c, kDdp); }},
+      {"like-generation", [](Chance& c, double) { return like(c, kGeneration); }},
       {"random-walk", [](Chance& c, double) { return walk(c, c.between(0.01, 0.03)); }},
       {"waves",
        [](Chance& c, double) -> Change {
@@ -190,7 +213,8 @@ class Trial {
  public:
   Trial(const powerccl::physics::Platform& gpu, const Kind& kind, uint64_t seed, double hours, double budget)
       : gpu_(gpu), chance_{std::mt19937_64(seed)}, hours_(hours), change_(kind(chance_, hours)) {
-    policy_->begin({budget, false, node_.get(), false});
+    lengths_ = budget < 0;
+    if (!lengths_) policy_->begin({budget, false, node_.get(), false});
     length_s_ = std::exp(chance_.between(std::log(0.05), std::log(1.0)));
     usual_mhz_ = gpu.clock_max_mhz * chance_.between(0.7, 1);
     noise_ = chance_.between(0.001, 0.01);
@@ -201,6 +225,7 @@ class Trial {
   }
 
   void print() const {
+    if (lengths_) return;
     const auto state = policy_->state();
     const double truth = recent_.slower_pct() / 100;
     std::printf(
@@ -225,12 +250,19 @@ class Trial {
       remembered_ += (slower - remembered_) * (1 - std::exp(-step_s_ / now.late_s));
       slower = remembered_;
     }
-    const double without =
-        length_s_ * now.factor * cost(now, natural) * std::max(0.3, 1 + chance_.normal(noise_)) + now.added_s;
+    const bool drawn = now.length_s == 0;
+    const double length_s = (drawn ? length_s_ : now.length_s) * now.factor;
+    const double noise = std::max(0.3, 1 + chance_.normal(drawn ? noise_ : 0));
+    const double without = length_s * cost(now, natural) * noise + now.added_s;
     double with = without + (without - now.added_s) * slower;
     if (begun_mhz_ != locked_mhz_) with += now.stall_s;
     begun_mhz_ = locked_mhz_;
     limit_mw_ = now.limited ? 1 : 2;
+    if (lengths_) {
+      std::printf("%.6f\n", without);
+      now_s_ += step_s_ = without;
+      return;
+    }
     play(with, mhz);
     joules_ += with * watts(now, mhz);
     joules_without_ += without * watts(now, natural);
@@ -296,6 +328,7 @@ class Trial {
   double now_s_ = 0, step_s_ = 0.1, locked_mhz_ = 0, begun_mhz_ = 0, pending_mhz_ = 0, pending_at_s_ = 0;
   double remembered_ = 0, first_s_ = -1, worst_minute_pct_ = 0, joules_ = 0, joules_without_ = 0;
   uint32_t limit_mw_ = 0;
+  bool lengths_ = false;
   uint64_t calls_ = 0;
   Sums all_, minute_, recent_;
 };

@@ -117,6 +117,16 @@ TEST(LearningPolicy, TheLessTimeFollowsTheClockTheLowerItIs) {
   EXPECT_GT(tenth.lowest_mhz(), 1500 / 1.12);
 }
 
+TEST(LearningPolicy, ABudgetOfNothingTakesWhatCostsNothing) {
+  Job waits(following(1), 130), dear(following(0.5));
+  for (Job* job : {&waits, &dear}) {
+    job->policy().begin({0, false, &job->node()});
+    job->run(300);
+  }
+  EXPECT_LT(waits.lowest_mhz(), 1400);
+  EXPECT_LT(dear.mean_ms(), 100.2);
+}
+
 TEST(LearningPolicy, WhatJumpsBelowAClockIsLeftAtOnce) {
   Job job([](double mhz, uint64_t) { return mhz < 1200 ? 130.0 : 100.0; });
   job.run(600);
