@@ -159,9 +159,7 @@ int parse_and_run(int argc, char** argv) {
       ->delimiter(',');
   app.add_option("--profile", profile_file, "Only write what profiling that platform would measure to this file");
   app.add_option("--table", table_file, "Policy table of that platform, for policy per-call");
-  app.add_option("--max-slowdown", asked.budget_pct, "In percent")
-      ->check(CLI::Range(0.0, 50.0))
-      ->capture_default_str();
+  app.add_option("--max-slowdown", asked.budget_pct, "In percent")->check(CLI::Range(0.0, 50.0))->capture_default_str();
   app.add_option("--seconds", asked.seconds, "Virtual time that is measured")
       ->check(CLI::Range(0.1, 1e6))
       ->capture_default_str();

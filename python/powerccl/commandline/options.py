@@ -26,7 +26,8 @@ max_slowdown_option = click.option(
     "--max-slowdown",
     type=click.FloatRange(*SLOWDOWN_RANGE_PCT),
     metavar="PERCENT",
-    help=f"Largest slowdown of the job's iterations that auto may cause. 0: only what costs nothing measurable.  [default: {DEFAULT_SLOWDOWN_PCT:g}]",
+    help="Largest slowdown of the job's iterations that auto may cause. 0: only what costs nothing measurable."
+    f"  [default: {DEFAULT_SLOWDOWN_PCT:g}]",
 )
 
 
