@@ -74,9 +74,6 @@ def main() -> None:
         found[path.stem.replace("scaling", "training")] = scaling_study.figures(findings, f"analysis.h200.{path.stem}")
         gpu = next((world.gpu for world in findings.worlds if world.gpu), gpu)
     found["policies"] = policy_figures(out)
-    found["kernel-times"] = {}
-    for path in sorted(out.glob("kernel-times-*.json")):
-        found["kernel-times"] |= json.loads(path.read_text())
     if (path := out / "attribution.json").exists():
         found["attribution"] = json.loads(path.read_text() or "{}")
     steps = " ".join(step for step, of_step in found.items() if of_step)

@@ -9,13 +9,8 @@ Way `lines` is the model `handmade` as the guide says to write it: gathers into 
 """
 
 import argparse
-import contextlib
-import ctypes
-import itertools
 import json
 import os
-import random
-import signal
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -322,51 +317,6 @@ MODELS: dict[str, Callable[[argparse.Namespace], Step]] = {
 }
 
 
-def sampler() -> int:
-    """The process that samples this job's GPUs."""
-    folder = os.environ["POWERCCL_RUN_FOLDER"]
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            with contextlib.suppress(OSError):
-                words = (entry / "cmdline").read_bytes().decode().split("\0")
-                if words[0].endswith("powerccl-agent") and any(word.startswith(folder) for word in words):
-                    return int(entry.name)
-    raise SystemExit(f"nobody samples for {folder}")
-
-
-def alternate(o: argparse.Namespace, train: Callable[[str, int], float]) -> list[dict[str, object]]:
-    """Train each model in blocks of about 0.4 s, each recorded or not and sampled or not, in groups of all four.
-
-    `--seconds` is the time of each model. Returns each block's group, model, what was on, and ms of a step.
-    """
-    toggle = ctypes.CDLL(os.environ["NCCL_PROFILER_PLUGIN"]).toggle_recording
-    agent = sampler() if dist.get_rank() == 0 else 0
-    draw = random.Random(1)  # the same on all ranks
-    blocks: list[dict[str, object]] = []
-    for name in o.models.split(","):
-        count = torch.tensor([max(1, round(400 / train(name, 3)))], device="cuda")
-        dist.broadcast(count, 0)
-        steps, group, began, going = int(count.item()), 0, time.monotonic(), torch.ones(1, device="cuda")
-        while going.item():
-            four = list(itertools.product((False, True), repeat=2))
-            draw.shuffle(four)
-            for recorded, sampled in four:
-                dist.barrier()
-                toggle(int(recorded))
-                if agent:
-                    os.kill(agent, signal.SIGCONT if sampled else signal.SIGSTOP)
-                train(name, 1)
-                ms = train(name, steps)
-                blocks.append({"group": group, "model": name, "recorded": recorded, "sampled": sampled, "ms": ms})
-            group += 1
-            going.fill_(time.monotonic() - began < o.seconds)
-            dist.broadcast(going, 0)
-    toggle(1)
-    if agent:
-        os.kill(agent, signal.SIGCONT)
-    return blocks
-
-
 def main() -> None:
     """Train whenever it is our turn."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -379,10 +329,7 @@ def main() -> None:
     parser.add_argument("--hidden", type=int, default=5632)
     parser.add_argument("--models", default="eager,compiled", help="of: " + ", ".join(MODELS))
     parser.add_argument("--energy", action="store_true")
-    parser.add_argument("--toggle", default="", metavar="LIBRARY", help="compare within one turn, see `alternate`")
     options = parser.parse_args()
-    if options.toggle:
-        os.environ.update(TOGGLE_BEHIND=os.environ["NCCL_PROFILER_PLUGIN"], NCCL_PROFILER_PLUGIN=options.toggle)
     if options.way == "lines":
         os.environ["NCCL_CTA_POLICY"] = "2"
     rank, local = int(os.environ["RANK"]), int(os.environ["LOCAL_RANK"])
@@ -411,12 +358,6 @@ def main() -> None:
 
     for name in models:
         train(name, 6)
-    if options.toggle:
-        blocks = alternate(options, train)
-        if rank == 0:
-            print(json.dumps({"blocks": blocks}), flush=True)
-        dist.destroy_process_group()
-        return
     if options.turns == "-":
         for name in models:
             settle(name)
