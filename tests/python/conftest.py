@@ -56,6 +56,18 @@ def busy(daemon: FakeDaemon) -> FakeDaemon:
 
 
 @pytest.fixture
+def work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty folder to work in, for commands in processes of their own, with stand-ins for the native files."""
+    monkeypatch.setenv("POWERCCL_NATIVE", str(fakes.native_folder(tmp_path / "native")))
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[2] / "python"))
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    folder = tmp_path / "work"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    return folder
+
+
+@pytest.fixture
 def native(tmp_path: Path) -> NativeFiles:
     """Stand-ins for the native files."""
     return NativeFiles(fakes.native_folder(tmp_path / "native"))

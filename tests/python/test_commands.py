@@ -23,17 +23,7 @@ from powerccl.errors import FAULT, NOT_STARTED, USAGE
 from powerccl.platforms.schema import encode
 
 PACKAGE = Path(__file__).parents[2] / "python"
-
-
-@pytest.fixture(autouse=True)
-def work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("POWERCCL_NATIVE", str(fakes.native_folder(tmp_path / "native")))
-    monkeypatch.setenv("PYTHONPATH", str(PACKAGE))
-    monkeypatch.setenv("TMPDIR", str(tmp_path))
-    folder = tmp_path / "work"
-    folder.mkdir()
-    monkeypatch.chdir(folder)
-    return folder
+pytestmark = pytest.mark.usefixtures("work")
 
 
 def start(*arguments: str, **environment: str) -> subprocess.Popen[str]:
@@ -97,6 +87,9 @@ def test_version() -> None:
         (["profile", "--sizes", "0"], "no size above 0", "128K:64M:2"),
         (["tune", "all_reduse"], "unknown pattern 'all_reduse'", "did you mean 'all_reduce'?"),
         (["tune", "--links", "nvlnk"], "unknown link 'nvlnk'", "did you mean 'nvlink'?"),
+        (["tune", "--objective", "speed"], "unknown objective", "energy@slowdown=1%"),
+        (["tune", "--time", "soon"], "--time soon: not understood", "90s, 10m or 2h"),
+        (["tune", "--verify", "nothing"], "unknown tuned profile 'nothing'", "make one with `powerccl tune`"),
         (["report", ".", "--platform", "t4x9"], "unknown platform 't4x9'", "did you mean 't4x8'?"),
         (["profile", "--clocks", "fast"], "--clocks fast: not understood", "1590,900,450"),
         (["bench", "--emulate", "nope", "all_reduce"], "unknown emulated platform 'nope'", "t4x8"),
@@ -125,6 +118,9 @@ def test_a_run_that_was_probably_meant_is_named(work: Path) -> None:
     result = powerccl("report", f"{only_run(work).name}x")
     assert result.returncode == 1
     assert f"did you mean '{only_run(work).name}'?" in result.stderr
+    result = powerccl("tune", "--from", "nowhere")
+    assert result.returncode == 1
+    assert "error: no run nowhere\nhint: " in result.stderr
 
 
 def test_run_passes_output_and_code_through_and_leaves_a_folder(work: Path) -> None:
@@ -357,7 +353,7 @@ PROFILE = ("profile", "--emulate", "t4x8", "--patterns", "all_reduce,gather", "-
 
 
 @pytest.fixture
-def two_gpus(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def two_gpus(work: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """The stand-ins for libnvidia-ml and powerccld answer nothing, so what would be asked of them is put in its place.
 
     Profiles through leases are in tests/e2e/test_profile_leases.py.

@@ -7,7 +7,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import fakes
 import pytest
 from click.testing import CliRunner, Result
 from hypothesis import HealthCheck, given, settings
@@ -28,17 +27,6 @@ def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     assert path == tmp_path / "own/powerccl/config.toml"
     path.parent.mkdir(parents=True)
     return path
-
-
-@pytest.fixture
-def work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("POWERCCL_NATIVE", str(fakes.native_folder(tmp_path / "native")))
-    monkeypatch.setenv("PYTHONPATH", str(PACKAGE))
-    monkeypatch.setenv("TMPDIR", str(tmp_path))
-    folder = tmp_path / "work"
-    folder.mkdir()
-    monkeypatch.chdir(folder)
-    return folder
 
 
 def run(*arguments: str) -> Result:
