@@ -6,7 +6,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from synthetic import MS, TraceWriter, write_info, write_power
+from synthetic import MS, write_info, write_power, writers
 
 from powerccl.analysis.findings import (
     SUMMARY_FILE,
@@ -74,16 +74,12 @@ def run_of(
 
 def late_run(folder: Path, ranks: int = 2) -> Path:
     """Twenty steps: 100 ms of computation at 70 W, on the last rank 150 ms, then an all-reduce of 100 ms at 45 W."""
-    folder.mkdir(parents=True)
-    for rank in range(ranks):
-        trace = TraceWriter(rank, ranks)
-        trace.comm(1 * MS)
+    for trace in writers(folder, ranks):
         for step in range(20):
-            begin, end = (250 * step + 100 + 50 * (rank == ranks - 1)) * MS, (250 * step + 250) * MS
+            begin, end = (250 * step + 100 + 50 * (trace.rank == ranks - 1)) * MS, (250 * step + 250) * MS
             trace.call(step + 1, begin - 10 * MS, 64 << 20, flags=0x40)
             trace.kernel(step + 1, begin, end, 64 << 20, delay_ns=0)
             trace.wait(step + 1, begin, end)
-        trace.write(folder)
     write_power(folder, ranks, 5000 * MS, lambda _, now: 70.0 if now % (250 * MS) < 100 * MS else 45.0)
     # The synthetic traces say that they are emulated, and so does this run.json.
     write_info(folder, 5000 * MS, emulated="t4x8", started_at="2026-11-20T12:00:00+0000")

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 PATTERNS = [
@@ -248,6 +248,16 @@ class TraceWriter:
         return path
 
 
+def writers(folder: Path, ranks: int, **header: object) -> Iterator[TraceWriter]:
+    """A trace of each rank of a job, with its communicator, to be filled and then written into the folder."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for rank in range(ranks):
+        trace = TraceWriter(rank, ranks, **header)
+        trace.comm(1 * MS)
+        yield trace
+        trace.write(folder)
+
+
 def write_power(
     folder: Path,
     gpus: int,
@@ -318,24 +328,20 @@ def write_info(folder: Path, end_ns: int, exit_code: int | None = 0, **more: obj
 
 def exposed_run(folder: Path, iterations: int = 16, ranks: int = 2, waits: bool = True, late_ms: int = 0) -> Path:
     """150 ms of computation at 70 W (on the last rank `late_ms` more), then 450 ms of exposed all-reduces at 45 W."""
-    folder.mkdir(parents=True)
     sizes = ((65_536_000, 40), (609_222_656, 370), (65_536_000, 40))
     step_ms = 600 + late_ms
-    for rank in range(ranks):
-        trace = TraceWriter(rank, ranks)
-        trace.comm(1 * MS)
+    for trace in writers(folder, ranks):
         call_id = 0
         for iteration in range(iterations):
             now = (iteration * step_ms + 150 + late_ms) * MS
             for index, (size, length) in enumerate(sizes):
                 call_id += 1
-                early_ns = late_ms * MS if index == 0 and rank < ranks - 1 else 0
+                early_ns = late_ms * MS if index == 0 and trace.rank < ranks - 1 else 0
                 trace.call(call_id, now - early_ns - 10 * MS, size, flags=0x40)
                 trace.kernel(call_id, now - early_ns, now + length * MS, size, delay_ns=0)
                 if waits:
                     trace.wait(call_id, now - early_ns, now + length * MS)
                 now += length * MS
-        trace.write(folder)
     end_ns = iterations * step_ms * MS
     write_power(folder, ranks, end_ns, lambda _, now: 70.0 if now % (step_ms * MS) < (150 + late_ms) * MS else 45.0)
     write_info(folder, end_ns, platform="hand")
@@ -346,12 +352,9 @@ def training_run(
     folder: Path, ranks: int = 2, iterations: int = 3, comm_watts: float = 45.0, compute_watts: float = 70.0
 ) -> Path:
     """Iterations of 600 ms: 150 ms of computation, then all-reduces of 62.5, 581 and 62.5 MiB over 450 ms."""
-    folder.mkdir(parents=True, exist_ok=True)
     step = 600 * MS
     sizes = ((65_536_000, 40), (609_222_656, 370), (65_536_000, 40))
-    for rank in range(ranks):
-        trace = TraceWriter(rank, ranks)
-        trace.comm(1 * MS)
+    for trace in writers(folder, ranks):
         call_id = 0
         for iteration in range(iterations):
             now = iteration * step + 150 * MS
@@ -360,7 +363,6 @@ def training_run(
                 trace.call(call_id, now - 10 * MS, size, flags=0x40)
                 trace.kernel(call_id, now, now + length * MS, size, delay_ns=20_000 + 7_000 * (call_id % 3))
                 now += length * MS
-        trace.write(folder)
 
     def watts(gpu: int, now: int) -> float:
         return compute_watts if now % step < 150 * MS else comm_watts

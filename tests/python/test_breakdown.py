@@ -13,7 +13,7 @@ import numpy as np
 import polars as pl
 import pytest
 from support.big_run import PIECE, times, write_run
-from synthetic import MS, TraceWriter, training_run, uuid, write_info, write_power
+from synthetic import MS, TraceWriter, training_run, uuid, write_info, write_power, writers
 
 from powerccl.analysis.attribution import EnergyFindings, attribute
 from powerccl.analysis.iterations import cut, iteration_length
@@ -35,15 +35,12 @@ def late_run(folder: Path, ranks: int = 4, iterations: int = 12, marks: bool = T
 
     Rank 2 starts the first one 6 ms late. Computation stalls for the all-reduce's last 8 ms, and for nothing else.
     """
-    folder.mkdir(parents=True, exist_ok=True)
     noise = np.random.default_rng(1)
-    for rank in range(ranks):
-        trace = TraceWriter(rank, ranks)
-        trace.comm(1 * MS)
+    for trace in writers(folder, ranks):
         call = 0
         for step in range(iterations):
             begin = (step + 1) * STEP + int(noise.integers(0, jitter_ns + 1))
-            late = LATE if rank == 2 else 0
+            late = LATE if trace.rank == 2 else 0
             parts = ((40, 20, 64 * MIB, "all_reduce", late), (70, 10, 16 * MIB, "all_gather", 0))
             for at, length, size, pattern, behind in parts:
                 call += 1
@@ -52,7 +49,6 @@ def late_run(folder: Path, ranks: int = 4, iterations: int = 12, marks: bool = T
                 trace.kernel(call, start + behind, start + length * MS, size, pattern, delay_ns=20_000)
                 if marks and pattern == "all_reduce":
                     trace.wait(call, start + (length - 8) * MS, start + length * MS)
-        trace.write(folder)
     end = (iterations + 2) * STEP
     write_power(folder, ranks, end, lambda _, now: 45.0 if 40 * MS <= now % STEP < 60 * MS else 70.0)
     write_info(folder, end)
@@ -107,14 +103,11 @@ def test_the_straggler_is_named_with_its_lag(tmp_path: Path) -> None:
 
 def test_of_two_ranks_one_is_always_last(tmp_path: Path) -> None:
     """Being last in two thirds of the collectives is no news of a rank that has one peer."""
-    for rank in range(2):
-        trace = TraceWriter(rank, 2)
-        trace.comm(MS)
+    for trace in writers(tmp_path, 2):
         for call in range(1, 31):
-            start = call * 20 * MS + (2 * MS if (call % 3 > 0) == (rank == 1) else 0)
+            start = call * 20 * MS + (2 * MS if (call % 3 > 0) == (trace.rank == 1) else 0)
             trace.call(call, start - MS, MIB)
             trace.kernel(call, start, call * 20 * MS + 8 * MS, MIB)
-        trace.write(tmp_path)
     worst = report(tmp_path).findings.peers.ranks[0]
     assert (worst.rank, worst.last, worst.steady) == (1, 20, False)
 
@@ -170,14 +163,11 @@ def test_ranks_of_different_hosts_are_not_compared(tmp_path: Path) -> None:
 
 
 def test_a_collective_that_a_rank_did_not_time_tells_no_waiting(tmp_path: Path) -> None:
-    for rank in range(3):
-        trace = TraceWriter(rank, 3)
-        trace.comm(MS)
+    for trace in writers(tmp_path, 3):
         for call in range(1, 21):
             trace.call(call, call * 10 * MS, MIB)
-            if rank < 2 or call % 10 == 0:  # rank 2 is sampled more seldom
+            if trace.rank < 2 or call % 10 == 0:  # rank 2 is sampled more seldom
                 trace.kernel(call, call * 10 * MS, call * 10 * MS + 2 * MS, MIB)
-        trace.write(tmp_path)
     found = report(tmp_path).findings
     assert found.peers.matched_pct == pytest.approx(100 * 6 / 42)
     assert [row.collectives for row in found.peers.ranks] == [2, 2, 2]
@@ -186,14 +176,11 @@ def test_a_collective_that_a_rank_did_not_time_tells_no_waiting(tmp_path: Path) 
 
 
 def test_replays_of_a_graph_are_told_apart(tmp_path: Path) -> None:
-    for rank in range(2):
-        trace = TraceWriter(rank, 2)
-        trace.comm(MS)
+    for trace in writers(tmp_path, 2):
         trace.call(1, 5 * MS, MIB, flags=0x1)
         for replay in range(1, 11):
-            start = replay * 20 * MS + (3 * MS if rank else 0)
+            start = replay * 20 * MS + (3 * MS if trace.rank else 0)
             trace.kernel(1, start, replay * 20 * MS + 8 * MS, MIB, flags=0x1)
-        trace.write(tmp_path)
     found = report(tmp_path).findings
     assert found.ranks[0].waiting_s == pytest.approx(10 * 0.003)
     assert found.peers.ranks[0].rank == 1

@@ -6,7 +6,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from synthetic import MS, TraceWriter, write_info, write_power
+from synthetic import MS, write_info, write_power, writers
 
 from powerccl.analysis.report import report
 from powerccl.analysis.report_findings import RankParts
@@ -28,24 +28,20 @@ def ahead_run(
     Rank 1's host is one iteration further ahead than rank 0's. Computation waits for the last 1 ms, which marks tell in
     the iterations of `bursts`. `captured`: one call in a graph, which each iteration replays.
     """
-    folder.mkdir()
-    for rank in range(2):
-        trace = TraceWriter(rank, 2)
-        trace.comm(MS)
+    for trace in writers(folder, 2):
         if captured:
             trace.call(1, 50 * MS, 1 << 20, flags=records.FLAG_CAPTURED)
         for step in range(STEPS):
             start, call = 100 * MS + step * STEP, 1 if captured else step + 1
             if not captured:
-                trace.call(call, start - AHEAD - rank * STEP, 1 << 20, flags=records.FLAG_KERNEL_ASKED)
-            trace.kernel(call, start + rank * MS, start + 4 * MS, 1 << 20)
+                trace.call(call, start - AHEAD - trace.rank * STEP, 1 << 20, flags=records.FLAG_KERNEL_ASKED)
+            trace.kernel(call, start + trace.rank * MS, start + 4 * MS, 1 << 20)
             burst = next((number for number, steps in enumerate(bursts, 1) if step in steps), 0)
             if burst:
                 late = late_waits_ns if 30 <= step < 70 else 0
                 trace.wait(call, start + 3 * MS + late, start + 4 * MS + late, burst=burst)
         for number in range(1, len(bursts)):
             trace.pause(1100 * MS, number)
-        trace.write(folder)
     write_power(folder, 2, 1200 * MS, lambda *_: 60.0)
     write_info(folder, 1200 * MS)
     return folder

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import synthetic
 from click.testing import CliRunner
-from synthetic import MS, TraceWriter
+from synthetic import MS, TraceWriter, writers
 
 from powerccl.analysis.report import report
 from powerccl.analysis.report_findings import Parts
@@ -29,10 +29,7 @@ START_UP_MS, STEP_MS, BUSY_MS, STALL_MS, STEPS = 24_000, 100, 30, 7, 60
 
 def training(folder: Path, first_ms: int = STEP_MS, untimed: bool = False) -> Path:
     """Two H100s' traits: 24 s of start-up, a first iteration of `first_ms`, 30 ms in 100 communicating, 7 exposed."""
-    folder.mkdir(parents=True)
-    for rank in range(2):
-        trace = TraceWriter(rank, 2)
-        trace.comm(1 * MS)
+    for trace in writers(folder, 2):
         call_id = 0
         for step in range(STEPS):
             now = (START_UP_MS + (step * STEP_MS + first_ms - STEP_MS if step else 0)) * MS
@@ -45,7 +42,6 @@ def training(folder: Path, first_ms: int = STEP_MS, untimed: bool = False) -> Pa
                     if part == 2:
                         end = begin + BUSY_MS // 3 * MS
                         trace.wait(call_id, end - STALL_MS * MS, end + 20_000)  # a stream goes on behind the kernel
-        trace.write(folder)
     end_ns = (START_UP_MS + first_ms + STEPS * STEP_MS) * MS
     synthetic.write_power(folder, 2, end_ns, lambda *_: 200.0)
     synthetic.write_info(folder, end_ns)
@@ -126,13 +122,10 @@ def test_what_was_not_timed_has_no_share(tmp_path: Path) -> None:
     assert report(folder).findings.summary.shares.at_least
     for path in folder.glob("rank-*.trace"):
         path.unlink()
-    for rank in range(2):
-        trace = TraceWriter(rank, 2)
-        trace.comm(1 * MS)
+    for trace in writers(folder, 2):
         for call in range(1, 101):
             trace.call(call, (START_UP_MS + call) * MS, 64 * MIB if call > 1 else 4, flags=0x40)
         trace.kernel(1, (START_UP_MS + 1) * MS, (START_UP_MS + 2) * MS, 4, delay_ns=0)
-        trace.write(folder)
     shares = report(folder).findings.summary.shares
     assert shares.communicating_pct is None
     assert shares.reason == "198 of 200 calls were not timed"
@@ -200,14 +193,10 @@ def test_columns_without_room_are_announced(tmp_path: Path) -> None:
 def test_bandwidth_is_the_size_over_the_time_beside_it(tmp_path: Path) -> None:
     """Sizes and times of a class vary: a median of quotients is another figure than the quotient of medians."""
     folder = tmp_path / "run"
-    folder.mkdir()
-    for rank in range(2):
-        trace = TraceWriter(rank, 2)
-        trace.comm(1 * MS)
+    for trace in writers(folder, 2):
         for call, (size, length_ms) in enumerate([(33, 1), (40, 9), (60, 2), (61, 8), (62, 4)], 1):
             trace.call(call, call * 20 * MS, size * MIB)
             trace.kernel(call, call * 20 * MS, (call * 20 + length_ms) * MS, size * MIB)
-        trace.write(folder)
     found = report(folder).findings
     (row,), (link,) = found.summary.patterns, found.link
     assert row.median_bytes == 60 * MIB

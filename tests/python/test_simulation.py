@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import synthetic
 from click.testing import CliRunner
-from synthetic import MS, TraceWriter
+from synthetic import MS, writers
 
 from powerccl.analysis.programs.calls import Ints, NoProgramError
 from powerccl.analysis.programs.program import Collective, Program, Recorded
@@ -62,10 +62,7 @@ def test_waiting_for_a_late_rank_is_no_transfer(tmp_path: Path) -> None:
 
 def hidden_run(folder: Path) -> Path:
     """Iterations of 100 ms: a gather from 20 to 60 ms, needed at 80 ms; computation goes on at half speed beside it."""
-    folder.mkdir(parents=True)
-    for rank in range(2):
-        trace = TraceWriter(rank, 2)
-        trace.comm(1 * MS)
+    for trace in writers(folder, 2):
         for index in range(20):
             now = (10 + 100 * index) * MS
             for call, (pattern, begin, end) in enumerate((("all_gather", 20, 60), ("all_reduce", 90, 100))):
@@ -73,7 +70,6 @@ def hidden_run(folder: Path) -> Path:
                 trace.call(number, now + (begin - 5) * MS, MIB, pattern=pattern, flags=0x40)
                 trace.kernel(number, now + begin * MS, now + end * MS, MIB, pattern=pattern, delay_ns=0)
                 trace.wait(number, now + (80 if call == 0 else 90) * MS, now + (80 if call == 0 else 100) * MS)
-        trace.write(folder)
     synthetic.write_info(folder, 2010 * MS)
     return folder
 
@@ -99,23 +95,19 @@ def recorded_edges() -> Ints:
 def test_ranks_of_a_pipeline_begin_with_the_same_calls(tmp_path: Path) -> None:
     """Ranks 0 and 1 reduce among themselves too, so that the iteration has more calls there."""
     folder = tmp_path / "run"
-    folder.mkdir()
-    for rank in range(4):
-        trace = TraceWriter(rank, 4)
-        trace.comm(1 * MS)
-        if rank < 2:
+    for trace in writers(folder, 4):
+        if trace.rank < 2:
             trace.comm(1 * MS, nranks=2, comm=1, comm_id=7)
         number = 0
         for index in range(20):
             now = (10 + 100 * index) * MS
             for comm, at in ((1, 30), (1, 50), (0, 60)):
-                if comm == 1 and rank > 1:
+                if comm == 1 and trace.rank > 1:
                     continue
                 number += 1
                 trace.call(number, now + at * MS, MIB, comm=comm, flags=0x40)
                 trace.kernel(number, now + at * MS, now + (at + 5) * MS, MIB, comm=comm, delay_ns=0)
                 trace.wait(number, now + at * MS, now + (at + 5) * MS, comm=comm)
-        trace.write(folder)
     synthetic.write_info(folder, 2010 * MS)
     found = Recording(read_run(folder)).programs(1.0)
     assert [len(program.collectives) for program in found.programs] == [3, 3, 1, 1]
@@ -128,22 +120,18 @@ def test_ranks_of_a_pipeline_begin_with_the_same_calls(tmp_path: Path) -> None:
 
 def stages_run(folder: Path, told: bool = True) -> Path:
     """Two stages: 20 ms of computation, then an activation there and a gradient back; the last kernel was not timed."""
-    folder.mkdir()
-    for rank in range(2):
-        trace = TraceWriter(rank, 2)
-        trace.comm(1 * MS)
+    for trace in writers(folder, 2):
         for index in range(20):
             base = (10 + 100 * index) * MS
             for call, at in ((0, 20), (1, 60)):
                 number = 2 * index + call + 1
-                sends = call == rank
-                peers = ((1 - rank, -1) if sends else (-1, 1 - rank)) if told else (-1, -1)
+                sends = call == trace.rank
+                peers = ((1 - trace.rank, -1) if sends else (-1, 1 - trace.rank)) if told else (-1, -1)
                 trace.call(number, base + (at - 10) * MS, MIB, "send_receive", flags=0x40, parts=(sends, not sends))
                 if number < 40:
                     end = base + (at + 5) * MS
                     trace.kernel(number, base + at * MS, end, MIB, "send_receive", delay_ns=0, peers=peers)
                 trace.wait(number, base + at * MS, base + (at + 5) * MS)
-        trace.write(folder)
     synthetic.write_info(folder, 2010 * MS)
     return folder
 
@@ -175,10 +163,7 @@ def test_a_message_each_way_is_sent_first_by_one_of_both() -> None:
 def test_graphs_are_captured_again(tmp_path: Path) -> None:
     """A graph of 10 ms and two all-reduces, launched twice, then computation and a call that is in none."""
     folder = tmp_path / "run"
-    folder.mkdir()
-    for rank in range(2):
-        trace = TraceWriter(rank, 2)
-        trace.comm(1 * MS)
+    for trace in writers(folder, 2):
         for call in (1, 2):
             trace.call(call, 2 * MS, MIB, flags=0x01)
         for index in range(20):
@@ -190,7 +175,6 @@ def test_graphs_are_captured_again(tmp_path: Path) -> None:
             trace.call(3 + index, base + 70 * MS, 8 * MIB, flags=0x40)
             trace.kernel(3 + index, base + 80 * MS, base + 90 * MS, 8 * MIB, delay_ns=0)
             trace.wait(3 + index, base + 80 * MS, base + 90 * MS)
-        trace.write(folder)
     synthetic.write_info(folder, 2010 * MS)
     found = Recording(read_run(folder)).programs(1.0)
     assert [each.graph for each in found.programs[0].collectives] in ([0, 0, 1, 1, None], [None, 0, 0, 1, 1])

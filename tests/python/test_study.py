@@ -10,7 +10,7 @@ import fakes
 import msgspec
 import pytest
 from click.testing import CliRunner
-from synthetic import MS, TraceWriter, write_info, write_power
+from synthetic import MS, TraceWriter, write_info, write_power, writers
 
 from powerccl.commands import cli
 from powerccl.console import Console
@@ -39,14 +39,11 @@ def world_folder(
 ) -> Path:
     """Iterations of 500 ms; at their end a reduce-scatter that rank 0 enters LATE_MS early, and an all-gather."""
     folder = study / f"20260101-{name}"
-    folder.mkdir(parents=True)
     end_ns = (iterations + 1) * STEP_MS * MS
-    for rank in range(ranks):
-        trace = TraceWriter(rank, ranks)
-        trace.comm(1 * MS)
+    for trace in writers(folder, ranks):
         for number in range(iterations):
             begin = (number * STEP_MS + 300) * MS
-            early = LATE_MS * MS if rank == 0 else 0
+            early = LATE_MS * MS if trace.rank == 0 else 0
             stop = begin + SCATTER_MS * MS
             first, second = 2 * number + 1, 2 * number + 2
             trace.call(first, begin - early - 5 * MS, BYTES, "reduce_scatter", flags=0x40)
@@ -56,7 +53,6 @@ def world_folder(
             if waits:  # half of the reduce-scatter is hidden behind computation
                 trace.wait(first, stop - SCATTER_MS * MS // 2, stop)
                 trace.wait(second, stop, stop + GATHER_MS * MS)
-        trace.write(folder)
     write_power(folder, ranks, end_ns, watts)
     write_info(folder, end_ns, emulated="a100x4")
     return folder
