@@ -4,12 +4,3 @@
 Figures are called `accounts.<figure>`. `make figures-accounts` runs all topics. Each fault is printed to stderr with
 what shows it.
 """
-
-from __future__ import annotations
-
-import sys
-
-
-def fault(text: str) -> None:
-    """Tell of one fault, for whoever mends it."""
-    print(f"fault: {text}", file=sys.stderr, flush=True)

@@ -23,12 +23,11 @@ from audit import Audit
 from read_outputs import Outputs
 from support.figures import Figures, count
 from synthetic_at_random import synthetic_run
-from trust import ROOT
+from trust import ROOT, fault
 from trust.damage import KINDS, Damage, without_counter
 from trust.jobs import PLATFORMS, SCENARIOS, Job, record_all
 from trust.spoken import speak, spread
 
-from accounts import fault
 from powerccl.launch.native import NativeFiles
 
 RUNS = 200

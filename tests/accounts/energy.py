@@ -22,8 +22,8 @@ from typing import Any
 import numpy as np
 from support.commands import run_command
 from support.figures import Figures, one
+from trust import fault
 
-from accounts import fault
 from powerccl.launch.emulation import Emulation, emulated_platform
 from powerccl.launch.native import NativeFiles
 from powerccl.live.job import Watcher

@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from support.figures import Figures, count
+from trust import fault
 
-from accounts import fault
 from powerccl.launch.native import NativeFiles
 
 synthetic: Any = importlib.import_module("synthetic")

@@ -26,8 +26,8 @@ import numpy.typing as npt
 from support.figures import ROOT, Figures, count, one
 from support.hosts import Node, hosts
 from support.namespaces import NetworksError
+from trust import fault
 
-from accounts import fault
 from powerccl.launch.native import NativeFiles
 
 DASHBOARD = ROOT / "packaging/prometheus/grafana-powerccl.json"

@@ -15,8 +15,8 @@ from pathlib import Path
 
 from support.commands import run_command
 from support.figures import Figures, count
+from trust import fault
 
-from accounts import fault
 from powerccl.analysis.summary import summarise
 from powerccl.launch.native import NativeFiles
 from powerccl.live.job import Watcher

@@ -135,7 +135,7 @@ def test_a_rank_is_killed(mpi: Mpi, tmp_path: Path) -> None:
     assert {trace.rank for trace in read_run(tmp_path).mpi} == {0, 1}
 
 
-@pytest.mark.parametrize("what", ["never", "children", "alarm"])
+@pytest.mark.parametrize("what", ["never", "alarm"])  # children: test_mpi_more.py
 def test_own_ways(mpi: Mpi, what: str) -> None:
     done = same(mpi, [str(mpi.program("unusual.c")), what], 2, "auto")
     assert (done.returncode, len(result(done)[1])) == (0, 2)

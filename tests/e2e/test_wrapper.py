@@ -35,6 +35,9 @@ def test_every_job_ends(native: NativeFiles, tmp_path: Path) -> None:
 def test_each_signal_reaches_the_job_once(native: NativeFiles, tmp_path: Path) -> None:
     chosen = [
         (signals.to_us, signal.SIGINT),
+        (signals.to_us, signal.SIGTERM),
+        (signals.to_us, signal.SIGHUP),
+        (signals.to_us, signal.SIGUSR1),
         (signals.to_us, signal.SIGTSTP),
         (signals.to_us, signal.SIGCHLD),
         (signals.to_us, signal.SIGRTMAX),
