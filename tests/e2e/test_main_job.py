@@ -15,7 +15,7 @@ import polars as pl
 import pytest
 from harness import Powerccl, eventually, points_are_right
 
-from powerccl.demo.training import MODELS
+from powerccl.commandline.summaries import summary_of
 from powerccl.patterns import PATTERNS
 from powerccl.traces import tables
 from powerccl.traces.folder import RunData, read_run
@@ -60,27 +60,9 @@ def test_threads_graphs_and_groups(powerccl: Powerccl, mode: list[str]) -> None:
     assert not captured["managed"].any()
 
 
-def test_percall_lowers_the_clock_while_communicating(powerccl: Powerccl) -> None:
-    """The replayed step: the same time, less energy, and the clock low in communication alone."""
-    found = {}
-    for policy in ("observe", "per-call"):
-        command = [powerccl.bench, "scenario", str(MODELS / "microllama.scn"), "--iterations", "4"]
-        out = f"{policy}.json"
-        options = ["--emulate", "t4x8", "--policy", policy, "--platform", "t4x8", "--name", policy, "--json", out]
-        done = powerccl("run", *options, "--", *command)
-        assert done.code == 0, done.err
-        found[policy] = json.loads((powerccl.folder / out).read_text())
-    before, after = (found[policy]["communication"] for policy in ("observe", "per-call"))
-    assert before["clock_mhz"] > 1400
-    assert after["clock_mhz"] < 800
-    assert after["joules"] < 0.85 * before["joules"]
-    assert after["time_s"] < 1.1 * before["time_s"]
-    assert found["per-call"]["clocks"]["requests"] > 0
-
-
 def test_demo_in_json(powerccl: Powerccl) -> None:
     """`powerccl demo --json` writes the figures that the README quotes."""
-    done = powerccl("demo", "--iterations", "4", "--json", "demo.json", "--html", "demo.html")
+    done = powerccl("demo", "--iterations", "4", "--json", "demo.json", "--html", "demo.html", "--runs-dir", "runs")
     assert done.code == 0, done.err
     assert "emulated" in done.out
     figures = json.loads((powerccl.folder / "demo.json").read_text())
@@ -90,6 +72,17 @@ def test_demo_in_json(powerccl: Powerccl) -> None:
     page = (powerccl.folder / "demo.html").read_text()
     assert "emulated" in page
     assert 'src="http' not in page  # it opens offline
+    # The replayed step: the same time, less energy, and the clock low in communication alone.
+    observed, managed = (
+        summary_of(next(powerccl.folder.glob(f"runs/*microllama-{policy}"))) for policy in ("observe", "per-call")
+    )
+    before, after = observed.communication, managed.communication
+    assert (before.clock_mhz or 0) > 1400
+    assert 0 < (after.clock_mhz or 0) < 800
+    assert before.joules and before.time_s and after.joules and after.time_s
+    assert after.joules < 0.85 * before.joules
+    assert after.time_s < 1.1 * before.time_s
+    assert managed.clocks.requests > 0
 
 
 def test_profile_is_resumable_and_finds_low_clocks(powerccl: Powerccl, tmp_path: Path) -> None:
