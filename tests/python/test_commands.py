@@ -95,14 +95,23 @@ def test_version() -> None:
         (["bench", "--emulate", "nope", "all_reduce"], "unknown emulated platform 'nope'", "t4x8"),
     ],
 )
-def test_a_wrong_command_line_exits_with_2_and_a_hint(arguments: list[str], words: str, hint: str, work: Path) -> None:
-    result = powerccl(*arguments)
-    assert result.returncode == USAGE
-    assert words in result.stderr
-    assert hint in result.stderr
-    assert result.stderr.startswith("error: ")
-    assert "Traceback" not in result.stderr
-    assert result.stdout == ""
+def test_a_wrong_command_line_exits_with_2_and_a_hint(
+    arguments: list[str],
+    words: str,
+    hint: str,
+    work: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["powerccl", *arguments])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    out, err = capsys.readouterr()
+    assert ended.value.code == USAGE
+    assert words in err and hint in err
+    assert err.startswith("error: ")
+    assert "Traceback" not in err
+    assert out == ""
     assert not (work / "runs").exists()
 
 
