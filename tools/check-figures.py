@@ -34,7 +34,7 @@ PASSED_OVER = {"docs/guides/scaling-study.md", "docs/guides/compare-two-networks
 # Scripts that results name and that are no more: studies that were done once. Commit fe13e75a has all but the first
 # two, whose figures `eight-gpus` makes.
 GONE = {
-    *("prove-on-gpus", "prove-analysis-on-gpus", "figures-newcomer", "figures-tune", "prove-energy-on-gpus"),
+    *("prove-on-gpus", "prove-analysis-on-gpus"),
     *("compare-kernel-times", "chained-profilers", "clocks-apart", "graph-worker", "recording-cost", "marks-cost"),
     *("pauses-filled", "prove-policies-on-gpus"),
 }
