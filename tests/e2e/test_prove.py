@@ -32,7 +32,6 @@ def proved(
     return folder / "proof.json", done.out
 
 
-@pytest.mark.slow
 def test_the_file_has_what_was_measured(proved: tuple[Path, str]) -> None:
     file, printed = proved
     text = file.read_text()
@@ -55,7 +54,6 @@ def test_the_file_has_what_was_measured(proved: tuple[Path, str]) -> None:
     assert "every clock is back" in printed
 
 
-@pytest.mark.slow
 def test_the_file_names_nobody(proved: tuple[Path, str]) -> None:
     text = proved[0].read_text()
     for private in (
@@ -68,7 +66,6 @@ def test_the_file_names_nobody(proved: tuple[Path, str]) -> None:
         assert private not in text
 
 
-@pytest.mark.slow
 def test_the_file_is_an_emulated_platform_and_a_profile(proved: tuple[Path, str], powerccl: Powerccl) -> None:
     file, _ = proved
     found = json.loads(file.read_text())
@@ -119,7 +116,7 @@ def is_locked(machine: EmulatedMachine) -> bool:
     return any(IDLE_MHZ < clock < 1590 for clock in machine.clocks_mhz())
 
 
-@pytest.mark.parametrize("whole_group", [False, pytest.param(True, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("whole_group", [False, True])
 def test_a_killed_run_leaves_no_clock(on_machine: Powerccl, machine: EmulatedMachine, whole_group: bool) -> None:
     running = begin(on_machine, "the load copy")
     assert eventually(lambda: is_locked(machine))
