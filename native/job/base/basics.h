@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // What libc gives, in the shape the runtime needs it. Nothing here allocates, throws or blocks for long.
-#ifndef POWERCCL_BASE_BASICS_H
-#define POWERCCL_BASE_BASICS_H
+#pragma once
 #include <linux/futex.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -39,4 +38,3 @@ inline void futex_wake_all(std::atomic<uint32_t>* word) {
 }
 
 }  // namespace powerccl
-#endif

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The kernel's own clocks. A library that interposes clock_gettime and nanosleep (libfaketime) changes neither what
 // a record says nor how long our threads sleep.
-#ifndef POWERCCL_BASE_KERNEL_CLOCK_H
-#define POWERCCL_BASE_KERNEL_CLOCK_H
+#pragma once
 #include <stdint.h>
 #include <sys/syscall.h>
 #include <time.h>
@@ -37,4 +36,3 @@ inline void sleep_ns(uint64_t length_ns) {
 }
 
 }  // namespace powerccl
-#endif

@@ -2,8 +2,7 @@
 // One GPU's clock thread: runs a ClockFollower whenever something happens or is due. A device call takes milliseconds,
 // and the threads that tell the policy what happens are NCCL's and CUDA's. They wake this thread, never wait for it and
 // never call the driver.
-#ifndef POWERCCL_CLOCK_CLOCK_ACTUATOR_H
-#define POWERCCL_CLOCK_CLOCK_ACTUATOR_H
+#pragma once
 #include <pthread.h>
 #include <stdint.h>
 
@@ -53,4 +52,3 @@ class ClockActuator {
 };
 
 }  // namespace powerccl
-#endif

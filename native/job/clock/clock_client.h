@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What carries out a change of clock. `dry` is here, `lease` is in lease_client.h. A client belongs to one GPU, and
 // is used by its clock thread alone.
-#ifndef POWERCCL_CLOCK_CLOCK_CLIENT_H
-#define POWERCCL_CLOCK_CLOCK_CLIENT_H
+#pragma once
 #include <stdint.h>
 
 #include "base/kernel_clock.h"
@@ -68,4 +67,3 @@ class LoweringLimit {
 };
 
 }  // namespace powerccl
-#endif

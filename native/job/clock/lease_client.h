@@ -2,8 +2,7 @@
 // The clock client `lease`: asks powerccld, which sets clocks for processes that may not, and resets them however the
 // process ends. It is no failure if the daemon is absent, restarts, or has given another process the lease. Meanwhile
 // the clock is at its default, and the client asks for a lease again in the background.
-#ifndef POWERCCL_CLOCK_LEASE_CLIENT_H
-#define POWERCCL_CLOCK_LEASE_CLIENT_H
+#pragma once
 #include <stdint.h>
 
 #include "clock/clock_client.h"
@@ -95,4 +94,3 @@ class LeaseClient final : public ClockClient {
 };
 
 }  // namespace powerccl
-#endif

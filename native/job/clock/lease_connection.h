@@ -4,8 +4,7 @@
 //
 // The job may close the descriptor and be given its number again, so before each use the socket is shown to be this
 // one. Where it is not, the connection is over, and the descriptor is not touched.
-#ifndef POWERCCL_CLOCK_LEASE_CONNECTION_H
-#define POWERCCL_CLOCK_LEASE_CONNECTION_H
+#pragma once
 #include <stdint.h>
 
 #include "abi/lease.h"
@@ -57,4 +56,3 @@ class LeaseConnection {
 };
 
 }  // namespace powerccl
-#endif

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Holds of a clock, and the clock thread that follows them: who holds or releases wakes it where that changes anything.
-#ifndef POWERCCL_CLOCK_PER_CALL_CLOCK_H
-#define POWERCCL_CLOCK_PER_CALL_CLOCK_H
+#pragma once
 #include <stdint.h>
 
 #include "base/basics.h"
@@ -38,4 +37,3 @@ class PerCallClock {
 };
 
 }  // namespace powerccl
-#endif

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The policy table (docs/reference/policy-table.md): parsed without a library, refused as a whole if a line is wrong.
-#ifndef POWERCCL_CLOCK_POLICY_TABLE_H
-#define POWERCCL_CLOCK_POLICY_TABLE_H
+#pragma once
 #include <stdint.h>
 
 #include <string_view>
@@ -74,4 +73,3 @@ class PolicyTable {
 };
 
 }  // namespace powerccl
-#endif

@@ -2,8 +2,7 @@
 // What an adapter hands to foreign code to name an event by: a number, never an address. Libraries keep such names
 // longer than the things named (a captured call's for as long as its graph). So each name carries what is needed to
 // notice that.
-#ifndef POWERCCL_RECORD_HANDLE_H
-#define POWERCCL_RECORD_HANDLE_H
+#pragma once
 #include <stdint.h>
 
 namespace powerccl {
@@ -33,4 +32,3 @@ constexpr Handle retyped(Handle handle, HandleKind kind) {
 }
 
 }  // namespace powerccl
-#endif

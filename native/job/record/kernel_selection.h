@@ -17,8 +17,7 @@
 // Each operation asked for in a graph costs every replay 7 to 10 us on an H200 (docs/concepts/plugin-cost.md). If a
 // capture is known before its first operation, all later ones are asked for, or none. They are asked for if that would
 // have cost under 1 % of the operations until then.
-#ifndef POWERCCL_RECORD_KERNEL_SELECTION_H
-#define POWERCCL_RECORD_KERNEL_SELECTION_H
+#pragma once
 #include <stdint.h>
 
 #include <atomic>
@@ -118,4 +117,3 @@ class KernelSelection {
 };
 
 }  // namespace powerccl
-#endif

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // A table from numbers to rows, of fixed size: eight places for each number. Looked up
 // without a lock; what finds all eight taken has no row.
-#ifndef POWERCCL_RECORD_KEY_TABLE_H
-#define POWERCCL_RECORD_KEY_TABLE_H
+#pragma once
 #include <stdint.h>
 
 #include <atomic>
@@ -66,4 +65,3 @@ class KeyTable {
 };
 
 }  // namespace powerccl
-#endif

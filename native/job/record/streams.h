@@ -3,8 +3,7 @@
 //
 // An event recorded in a stream represents the last call made there. So does an event of a stream that was made to wait
 // for such an event, if next to nothing was computed behind it. A cast of a reduced gradient counts as next to nothing.
-#ifndef POWERCCL_RECORD_STREAMS_H
-#define POWERCCL_RECORD_STREAMS_H
+#pragma once
 #include <stdint.h>
 
 #include <atomic>
@@ -106,4 +105,3 @@ class Streams {
 };
 
 }  // namespace powerccl
-#endif

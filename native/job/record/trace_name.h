@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Under which name a trace is begun.
-#ifndef POWERCCL_RECORD_TRACE_NAME_H
-#define POWERCCL_RECORD_TRACE_NAME_H
+#pragma once
 #include <errno.h>
 #include <stdio.h>
 
@@ -35,4 +34,3 @@ inline const char* trace_hint(int error) {
 }
 
 }  // namespace powerccl
-#endif

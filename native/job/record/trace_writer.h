@@ -5,8 +5,7 @@
 // Records go into a ring in private memory. A thread of ours writes them to the file (record_file.h), with descriptors
 // of its own. The job's changes to its descriptors do not reach the trace, and changes to the file do not reach the
 // job. A record's `kind` is stored last; the thread takes the finished ones in front.
-#ifndef POWERCCL_RECORD_TRACE_WRITER_H
-#define POWERCCL_RECORD_TRACE_WRITER_H
+#pragma once
 #include <stdint.h>
 
 #include <atomic>
@@ -68,4 +67,3 @@ class TraceWriter final : public Trace {
 };
 
 }  // namespace powerccl
-#endif

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The runtime's fixed pools: what is under way, from its beginning to its record.
-#ifndef POWERCCL_RUNTIME_POOLS_H
-#define POWERCCL_RUNTIME_POOLS_H
+#pragma once
 #include <stdint.h>
 
 #include <atomic>
@@ -102,4 +101,3 @@ Slot* take_slot(Slot (&pool)[kCount], std::atomic<uint64_t>* serials, uint32_t* 
 }
 
 }  // namespace powerccl
-#endif

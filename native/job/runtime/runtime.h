@@ -9,8 +9,7 @@
 // The order of a call: group_begins, then collective or point_to_point once or more, group_ending, launched, kernel
 // events, group_ends. The library may leave any of them out. One process may hold several ranks, each with its own GPU:
 // one Runtime, and per GPU a trace, a policy and a clock thread.
-#ifndef POWERCCL_RUNTIME_RUNTIME_H
-#define POWERCCL_RUNTIME_RUNTIME_H
+#pragma once
 #include <pthread.h>
 #include <stdint.h>
 
@@ -282,4 +281,3 @@ class Runtime {
 };
 
 }  // namespace powerccl
-#endif

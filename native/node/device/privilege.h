@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#ifndef POWERCCL_DEVICE_PRIVILEGE_H
-#define POWERCCL_DEVICE_PRIVILEGE_H
+#pragma once
 
 namespace powerccl::device {
 
@@ -9,4 +8,3 @@ namespace powerccl::device {
 bool process_has_sys_admin();
 
 }  // namespace powerccl::device
-#endif

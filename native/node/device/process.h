@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // What tells a process and a host from all others: numbers and names repeat across namespaces and restarts.
-#ifndef POWERCCL_DEVICE_PROCESS_H
-#define POWERCCL_DEVICE_PROCESS_H
+#pragma once
 #include <stddef.h>
 #include <stdint.h>
 #include <sys/types.h>
@@ -19,4 +18,3 @@ void boot_id(char* digits, size_t size);
 void host_identity(char* text, size_t size);
 
 }  // namespace powerccl::device
-#endif

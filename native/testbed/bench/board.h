@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // One page shared by all ranks of a run and their supervisors: rendezvous, barriers, reductions, the first
 // failure, and rank 0's mailbox to its supervisor. All waits here end when a process has failed or died.
-#ifndef POWERCCL_BENCH_BOARD_H
-#define POWERCCL_BENCH_BOARD_H
+#pragma once
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
@@ -167,4 +166,3 @@ class Board {
 };
 
 }  // namespace powerccl::bench
-#endif

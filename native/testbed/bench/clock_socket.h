@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The process that holds leases on the GPUs sets clocks (`powerccl bench` or `powerccl profile`). The daemon restores
 // the clocks when that process ends. The messages of this socket are in docs/reference/bench.md.
-#ifndef POWERCCL_BENCH_CLOCK_SOCKET_H
-#define POWERCCL_BENCH_CLOCK_SOCKET_H
+#pragma once
 #include <fcntl.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -40,4 +39,3 @@ class ClockSocket {
 };
 
 }  // namespace powerccl::bench
-#endif

@@ -2,8 +2,7 @@
 // One rank's place in the communicator of all ranks, and in those split off it, in one instance of NCCL. The rank's
 // thread makes and destroys them; the watchdog's thread may ask and abort at any time between. And buffers in symmetric
 // windows of one.
-#ifndef POWERCCL_BENCH_COMMUNICATOR_H
-#define POWERCCL_BENCH_COMMUNICATOR_H
+#pragma once
 #include <memory>
 #include <mutex>
 #include <vector>
@@ -66,4 +65,3 @@ class Windows {
 };
 
 }  // namespace powerccl::bench
-#endif

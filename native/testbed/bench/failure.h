@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // How powerccl-bench fails: an exception with the exit code of docs/reference/bench.md and what to do about it.
-#ifndef POWERCCL_BENCH_FAILURE_H
-#define POWERCCL_BENCH_FAILURE_H
+#pragma once
 #include <stdexcept>
 #include <string>
 #include <utility>
@@ -43,4 +42,3 @@ class Aborted : public std::runtime_error {
 };
 
 }  // namespace powerccl::bench
-#endif

@@ -2,8 +2,7 @@
 // The part of NCCL's API that the bench uses, from libnccl.so.2 at run time. Declarations are ours, written from NCCL
 // 2.x's public ABI. Enum values and argument lists have not changed since 2.7 (send/recv), 2.10 (avg, bfloat16)
 // and 2.28 (all-to-all, gather, scatter).
-#ifndef POWERCCL_BENCH_NCCL_API_H
-#define POWERCCL_BENCH_NCCL_API_H
+#pragma once
 #include <cuda.h>
 
 #include <climits>
@@ -116,4 +115,3 @@ class LibraryCopies {
 };
 
 }  // namespace powerccl::bench
-#endif

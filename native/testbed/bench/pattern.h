@@ -2,8 +2,7 @@
 // What is measured: communication patterns, element types and operators, the ways in which NCCL carries a collective
 // out, and what the GPU computes meanwhile. How NCCL tests' `size` becomes counts and buffers, bus bandwidth, and the
 // NCCL calls.
-#ifndef POWERCCL_BENCH_PATTERN_H
-#define POWERCCL_BENCH_PATTERN_H
+#pragma once
 #include <array>
 #include <cstddef>
 #include <cstdint>
@@ -193,4 +192,3 @@ Buffers place(const Call& call, CUdeviceptr send_buffer, CUdeviceptr recv_buffer
 void enqueue(const NcclApi& nccl, const Call& call, Buffers buffers, NcclComm comm, CUstream stream);
 
 }  // namespace powerccl::bench
-#endif

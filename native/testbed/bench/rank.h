@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // One rank: a GPU, a stream, a communicator while it has joined one, and waiting that ends when another rank has
 // failed.
-#ifndef POWERCCL_BENCH_RANK_H
-#define POWERCCL_BENCH_RANK_H
+#pragma once
 #include <functional>
 #include <memory>
 #include <mutex>
@@ -103,4 +102,3 @@ int run_ranks(const Options& options, Board& board, int first, int count, int fi
               const std::function<void(Rank&)>& work);
 
 }  // namespace powerccl::bench
-#endif

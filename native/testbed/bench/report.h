@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What rank 0's supervisor does beside waiting: it samples NVML and asks for clocks. It turns rank 0's news into the
 // lines on stdout and the files of docs/reference/bench.md. A mode's own part is one of the reports below.
-#ifndef POWERCCL_BENCH_REPORT_H
-#define POWERCCL_BENCH_REPORT_H
+#pragma once
 #include <cstdio>
 #include <memory>
 #include <optional>
@@ -107,4 +106,3 @@ json::Object machine_object(const Board& board, const StartNews* start, const Sa
 void check_same_machine(const std::string& path, const json::Object& here);
 
 }  // namespace powerccl::bench
-#endif

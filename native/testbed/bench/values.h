@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Values as users write them, in options and files; whole files.
-#ifndef POWERCCL_BENCH_VALUES_H
-#define POWERCCL_BENCH_VALUES_H
+#pragma once
 #include <cstddef>
 #include <optional>
 #include <string>
@@ -28,4 +27,3 @@ std::string environment(const char* name);
 std::vector<size_t> sizes_between(size_t first, size_t last, size_t step_bytes, double factor);
 
 }  // namespace powerccl::bench
-#endif

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The unchanging part of the board page: who the GPUs are.
-#ifndef POWERCCL_PHYSICS_BOARD_H
-#define POWERCCL_PHYSICS_BOARD_H
+#pragma once
 #include <string>
 
 #include "physics/messages.h"
@@ -14,4 +13,3 @@ namespace powerccl::physics {
 void fill_board(const Platform& platform, const std::string& host, int64_t start, BoardPage& page);
 
 }  // namespace powerccl::physics
-#endif

@@ -6,8 +6,7 @@
 // arrival of its last rank; a transfer from the arrival of both ends. Each is a *flow* on the GPUs it touches. Its
 // bandwidth is the platform's for the lowest of their clocks, shared with the other flows there. Nothing here depends
 // on wall time.
-#ifndef POWERCCL_PHYSICS_COLLECTIVE_ENGINE_H
-#define POWERCCL_PHYSICS_COLLECTIVE_ENGINE_H
+#pragma once
 #include <array>
 #include <deque>
 #include <map>
@@ -213,4 +212,3 @@ class CollectiveEngine : public CollectiveHandler {
 };
 
 }  // namespace powerccl::physics
-#endif

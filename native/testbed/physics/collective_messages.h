@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // What emulated NCCL and the collective engine of the server say to each other, inside messages.h's.
-#ifndef POWERCCL_PHYSICS_COLLECTIVE_MESSAGES_H
-#define POWERCCL_PHYSICS_COLLECTIVE_MESSAGES_H
+#pragma once
 #include <cstddef>
 #include <cstdint>
 
@@ -167,4 +166,3 @@ inline constexpr size_t kMaxTasks = (kMaxPayloadBytes - sizeof(CollectivePlan)) 
 inline constexpr size_t kMaxEventsPerReply = kMaxPayloadBytes / sizeof(CommEvent);
 
 }  // namespace powerccl::physics
-#endif

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The arithmetic of collectives, on host memory.
-#ifndef POWERCCL_PHYSICS_SERVER_COLLECTIVE_REDUCE_H
-#define POWERCCL_PHYSICS_SERVER_COLLECTIVE_REDUCE_H
+#pragma once
 #include <cstdint>
 #include <span>
 
@@ -24,4 +23,3 @@ float bfloat16_to_float(uint16_t bits);
 uint16_t float_to_bfloat16(float value);
 
 }  // namespace powerccl::physics
-#endif

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Element types and reductions of collectives. Values are those of NCCL's ncclDataType_t and ncclRedOp_t.
-#ifndef POWERCCL_PHYSICS_SERVER_COLLECTIVE_TYPES_H
-#define POWERCCL_PHYSICS_SERVER_COLLECTIVE_TYPES_H
+#pragma once
 #include <cstddef>
 #include <cstdint>
 
@@ -47,4 +46,3 @@ constexpr size_t element_bytes(DataType type) {
 }
 
 }  // namespace powerccl::physics
-#endif

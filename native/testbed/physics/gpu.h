@@ -4,8 +4,7 @@
 //
 // Power is constant between two calls of settle(), so its integral is exact. Code that changes what runs calls
 // settle(now) first, then the change, then update(), which gives the new clock and power.
-#ifndef POWERCCL_PHYSICS_GPU_H
-#define POWERCCL_PHYSICS_GPU_H
+#pragma once
 #include <cstdint>
 #include <set>
 #include <tuple>
@@ -96,4 +95,3 @@ class Gpu {
 };
 
 }  // namespace powerccl::physics
-#endif

@@ -7,8 +7,7 @@
 // no model time. Requests carry a nonzero `request`; the reply repeats it. Completion costs no message: the server
 // publishes it in a page shared with each client (`ClientPage`). The state of all GPUs is in one page shared with all
 // clients (`BoardPage`). Both ends come from the same build; `kAbi` refuses anything else.
-#ifndef POWERCCL_PHYSICS_MESSAGES_H
-#define POWERCCL_PHYSICS_MESSAGES_H
+#pragma once
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
@@ -276,4 +275,3 @@ struct BoardPage {
 };
 
 }  // namespace powerccl::physics
-#endif

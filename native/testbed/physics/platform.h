@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // A platform file (native/testbed/emulator/platforms/*.conf): what the emulated server is made of and how it behaves.
-#ifndef POWERCCL_PHYSICS_PLATFORM_H
-#define POWERCCL_PHYSICS_PLATFORM_H
+#pragma once
 #include <array>
 #include <cstdint>
 #include <optional>
@@ -175,4 +174,3 @@ std::optional<Platform> parse_platform(const std::string& content, const std::st
                                        const std::vector<std::string>& changes, std::string& error);
 
 }  // namespace powerccl::physics
-#endif

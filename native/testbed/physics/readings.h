@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Readings of an emulated GPU from the board page, as of now, refreshed as seldom as the platform's sensors are.
-#ifndef POWERCCL_PHYSICS_READINGS_H
-#define POWERCCL_PHYSICS_READINGS_H
+#pragma once
 #include <array>
 #include <atomic>
 #include <cstdint>
@@ -35,4 +34,3 @@ class EnergyCounters {
 Readings read_gpu(const BoardPage& board, uint32_t gpu, uint64_t now_ns);
 
 }  // namespace powerccl::physics
-#endif

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Clients' streams: submissions in their order, each begun when what is before it is complete.
-#ifndef POWERCCL_PHYSICS_STREAMS_H
-#define POWERCCL_PHYSICS_STREAMS_H
+#pragma once
 #include <cstddef>
 #include <cstdint>
 #include <deque>
@@ -96,4 +95,3 @@ class Streams {
 };
 
 }  // namespace powerccl::physics
-#endif

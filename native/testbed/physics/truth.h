@@ -3,8 +3,7 @@
 //
 // A GPU is in one state between two changes of what runs on it, and its power is constant in between. So the sums are
 // those of the model's own integration and not of any reading.
-#ifndef POWERCCL_PHYSICS_TRUTH_H
-#define POWERCCL_PHYSICS_TRUTH_H
+#pragma once
 #include <compare>
 #include <cstdint>
 #include <map>
@@ -44,4 +43,3 @@ class Truth {
 };
 
 }  // namespace powerccl::physics
-#endif

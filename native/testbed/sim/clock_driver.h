@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The clock of one rank's GPU in virtual time. It carries out what a job's clock thread (clock/clock_follower.h) asks
 // for. It runs that code whenever the thread would wake, as late as a thread does.
-#ifndef POWERCCL_SIM_CLOCK_DRIVER_H
-#define POWERCCL_SIM_CLOCK_DRIVER_H
+#pragma once
 #include <algorithm>
 #include <cstdint>
 #include <optional>
@@ -62,4 +61,3 @@ class ClockDriver final : public ClockClient {
 };
 
 }  // namespace powerccl::sim
-#endif

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // One rank's process in virtual time. It runs a scenario's iterations as powerccl-bench does. It sees what PowerCCL's
 // runtime sees of them, as late as that does.
-#ifndef POWERCCL_SIM_HOST_H
-#define POWERCCL_SIM_HOST_H
+#pragma once
 #include <cstdint>
 #include <deque>
 #include <functional>
@@ -141,4 +140,3 @@ class Host {
 };
 
 }  // namespace powerccl::sim
-#endif

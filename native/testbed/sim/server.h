@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The emulated GPU server in virtual time: the same engine that the real-time server drives, without
 // waiting. Ranks are clients that call it directly.
-#ifndef POWERCCL_SIM_SERVER_H
-#define POWERCCL_SIM_SERVER_H
+#pragma once
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -67,4 +66,3 @@ class Server final : public physics::Outside {
 };
 
 }  // namespace powerccl::sim
-#endif

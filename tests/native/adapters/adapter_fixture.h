@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The plugin as NCCL sees it: dlopened, driven through its tables, with a fake libcuda beneath.
-#ifndef POWERCCL_TESTS_ADAPTERS_ADAPTER_FIXTURE_H
-#define POWERCCL_TESTS_ADAPTERS_ADAPTER_FIXTURE_H
+#pragma once
 #include <dlfcn.h>
 
 #include <string>
@@ -31,4 +30,3 @@ inline std::string name_of_version(const testing::TestParamInfo<int>& version) {
 }
 
 }  // namespace powerccl::test
-#endif

@@ -2,8 +2,7 @@
 // Drives the profiler plugin through its function tables in the order and with the habits of NCCL 2.28 to 2.31 (and
 // 2.27 for v4): the event mask is loaded before the API events of the operation it applies to, a handle is used as the
 // plugin left it, stop is called where a handle is not null, channels report from another thread.
-#ifndef POWERCCL_TESTS_ADAPTERS_NCCL_DRIVER_H
-#define POWERCCL_TESTS_ADAPTERS_NCCL_DRIVER_H
+#pragma once
 #include <atomic>
 #include <cstdint>
 #include <string>
@@ -93,4 +92,3 @@ class Communicator {
 };
 
 }  // namespace powerccl::test
-#endif

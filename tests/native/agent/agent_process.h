@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // powerccl-agent as a child process.
-#ifndef POWERCCL_TESTS_AGENT_PROCESS_H
-#define POWERCCL_TESTS_AGENT_PROCESS_H
+#pragma once
 #include <sys/types.h>
 
 #include <chrono>
@@ -53,4 +52,3 @@ class AgentProcess {
 
 // Runs the agent to its end without a pipe and returns its output; `exit_code` is filled in.
 std::string run_agent(const std::vector<std::string>& arguments, int* exit_code, std::string* errors = nullptr);
-#endif

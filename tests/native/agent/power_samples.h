@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#ifndef POWERCCL_TESTS_POWER_SAMPLES_H
-#define POWERCCL_TESTS_POWER_SAMPLES_H
+#pragma once
 #include <map>
 #include <string>
 #include <vector>
@@ -11,4 +10,3 @@ struct PowerSamples {
   bool whole = false;  // ends in a newline, and every row has every column
 };
 PowerSamples read_power_file(const std::string& path);
-#endif

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // powerccl-bench on an emulated server of eight T4 that each test starts for itself.
-#ifndef POWERCCL_TESTS_BENCH_EMULATED_H
-#define POWERCCL_TESTS_BENCH_EMULATED_H
+#pragma once
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <signal.h>
@@ -163,4 +162,3 @@ class Emulated : public testing::Test {
 };
 
 }  // namespace powerccl::bench::tests
-#endif

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // A lease daemon of one device that does as it is told, good manners or not.
-#ifndef POWERCCL_TESTS_CLOCK_FAKE_POWERCCLD_H
-#define POWERCCL_TESTS_CLOCK_FAKE_POWERCCLD_H
+#pragma once
 #include <poll.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -237,4 +236,3 @@ class FakePowerccld {
 };
 
 }  // namespace powerccl::test
-#endif

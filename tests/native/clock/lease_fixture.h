@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // A lease client, the daemon that it speaks to, and what it says to the user.
-#ifndef POWERCCL_TESTS_CLOCK_LEASE_FIXTURE_H
-#define POWERCCL_TESTS_CLOCK_LEASE_FIXTURE_H
+#pragma once
 #include <fcntl.h>
 #include <gtest/gtest.h>
 
@@ -78,4 +77,3 @@ class LeaseTest : public testing::Test {
 };
 
 }  // namespace powerccl::test
-#endif

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // A libnvidia-ml for tests: it answers from, and records into, a file that the test maps too (FAKE_NVML_STATE), so that
 // a test sees what another process, such as powerccl-agent, asked of it.
-#ifndef POWERCCL_TESTS_FAKE_NVML_H
-#define POWERCCL_TESTS_FAKE_NVML_H
+#pragma once
 #include <stdint.h>
 
 constexpr unsigned kFakeGpus = 3;
@@ -51,4 +50,3 @@ struct FakeState {
 // "GPU-00000000-0000-0000-0000-00000000000<index>" and "0000000<index>:01:00.0".
 #define FAKE_UUID_FORMAT "GPU-00000000-0000-0000-0000-00000000000%u"
 #define FAKE_PCI_FORMAT "0000000%u:01:00.0"
-#endif

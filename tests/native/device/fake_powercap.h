@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // powercap in a folder of plain files.
-#ifndef POWERCCL_TESTS_FAKE_POWERCAP_H
-#define POWERCCL_TESTS_FAKE_POWERCAP_H
+#pragma once
 #include <filesystem>
 #include <fstream>
 #include <string>
@@ -20,4 +19,3 @@ inline void make_zone(const std::string& sysfs, const std::string& zone, const s
   write_file(zone_path(sysfs, zone) + "/energy_uj", std::to_string(energy_uj) + "\n");
   write_file(zone_path(sysfs, zone) + "/max_energy_range_uj", "262143328850\n");
 }
-#endif

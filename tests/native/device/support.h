@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // A scratch folder, and the state that the fake NVML shares with a test.
-#ifndef POWERCCL_TESTS_DEVICE_SUPPORT_H
-#define POWERCCL_TESTS_DEVICE_SUPPORT_H
+#pragma once
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <stdlib.h>
@@ -74,4 +73,3 @@ inline std::string fake_uuid(unsigned index) {
   std::snprintf(text, sizeof text, FAKE_UUID_FORMAT, index);
   return text;
 }
-#endif

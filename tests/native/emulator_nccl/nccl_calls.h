@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The functions of libnccl.so.2 that the tests call, as a user's nccl.h declares them.
-#ifndef POWERCCL_TEST_NCCL_CALLS_H
-#define POWERCCL_TEST_NCCL_CALLS_H
+#pragma once
 #include "emulator/nccl/nccl_abi.h"
 
 extern "C" {
@@ -48,4 +47,3 @@ ncclResult_t ncclGroupStart(void);
 ncclResult_t ncclGroupEnd(void);
 ncclResult_t ncclGroupSimulateEnd(ncclSimInfo_t* info);
 }
-#endif

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // A rank of a test job: its place, its device, and checks that end the process with a message.
-#ifndef POWERCCL_TEST_RANK_H
-#define POWERCCL_TEST_RANK_H
+#pragma once
 #include <cuda.h>
 
 #include <cstdio>
@@ -102,5 +101,3 @@ std::vector<NamedScenario> data_scenarios();
 std::vector<NamedScenario> life_scenarios();
 std::vector<NamedScenario> call_scenarios();
 std::vector<NamedScenario> tuned_scenarios();
-
-#endif

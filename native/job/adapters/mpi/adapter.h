@@ -5,8 +5,7 @@
 // request first. Then it has the call accounted for. While the call is inside, the library's idle loop reaches
 // hooks.cpp, which waits.
 // Outside of a blocking call this adapter never waits, so sched_yield() keeps its meaning for all other callers.
-#ifndef POWERCCL_ADAPTERS_MPI_ADAPTER_H
-#define POWERCCL_ADAPTERS_MPI_ADAPTER_H
+#pragma once
 #include <stdint.h>
 
 #include <atomic>
@@ -167,4 +166,3 @@ void open_trials();
 void close_trials();
 
 }  // namespace powerccl::mpi
-#endif

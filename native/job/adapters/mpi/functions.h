@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // abi/mpi_functions.def as data: the meaning of each argument of each blocking MPI function.
-#ifndef POWERCCL_ADAPTERS_MPI_FUNCTIONS_H
-#define POWERCCL_ADAPTERS_MPI_FUNCTIONS_H
+#pragma once
 #include <stdint.h>
 
 namespace powerccl::mpi {
@@ -56,4 +55,3 @@ inline constexpr Signature kSignatures[] = {
 };
 
 }  // namespace powerccl::mpi
-#endif

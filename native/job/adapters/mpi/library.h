@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The MPI library of this process: which one it is, its handles, and its functions behind ours.
-#ifndef POWERCCL_ADAPTERS_MPI_LIBRARY_H
-#define POWERCCL_ADAPTERS_MPI_LIBRARY_H
+#pragma once
 #include <stdint.h>
 
 #include <atomic>
@@ -85,4 +84,3 @@ bool world_comes_up(Library* library);
 void parse_version(const char* text, bool standard_abi, char* name, uint32_t size, int* major, int* minor);
 
 }  // namespace powerccl::mpi
-#endif

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Reports NCCL's public functions to the runtime. If NCCL has no profiler plugin of ours (before 2.27, or by the user's
 // choice), they are the only source. Otherwise they add only what the plugin interface lacks.
-#ifndef POWERCCL_ADAPTERS_NCCL_API_CALLS_H
-#define POWERCCL_ADAPTERS_NCCL_API_CALLS_H
+#pragma once
 #include <stddef.h>
 #include <stdint.h>
 
@@ -33,4 +32,3 @@ void launch_ended(int result);
 void forget_calls();
 
 }  // namespace powerccl::nccl
-#endif

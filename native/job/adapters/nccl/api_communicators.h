@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // NCCL's communicators by their address, as functions before its own see them come and go.
-#ifndef POWERCCL_ADAPTERS_NCCL_API_COMMUNICATORS_H
-#define POWERCCL_ADAPTERS_NCCL_API_COMMUNICATORS_H
+#pragma once
 #include "adapters/nccl/adapter.h"
 #include "adapters/nccl/preload_abi.h"
 
@@ -36,4 +35,3 @@ Communicator* communicator_taken(void* comm);
 void communicator_gone(Communicator* communicator);
 
 }  // namespace powerccl::nccl
-#endif

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // A plugin of the user's for a place in NCCL that PowerCCL takes. NCCL loads one profiler and one tuner, so PowerCCL
 // loads the other one in turn and passes on what it receives.
-#ifndef POWERCCL_ADAPTERS_NCCL_CHAINED_PLUGIN_H
-#define POWERCCL_ADAPTERS_NCCL_CHAINED_PLUGIN_H
+#pragma once
 #include <stddef.h>
 
 namespace powerccl::nccl {
@@ -16,4 +15,3 @@ void* open_chained_plugin(const char* kind, const char* value, char* reason, siz
 const void* chained_table(void* plugin, const char* symbol);
 
 }  // namespace powerccl::nccl
-#endif

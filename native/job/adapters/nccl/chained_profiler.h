@@ -4,8 +4,7 @@
 // NCCL keeps one handle an event. If both profilers have one, NCCL gets the number of a pair. Handles of only one are
 // passed on unchanged. Low bits tell them apart: ours carry their kind, pairs kPairBits. A profiler's own are addresses
 // of at least eight bytes (any others are put into pairs).
-#ifndef POWERCCL_ADAPTERS_NCCL_CHAINED_PROFILER_H
-#define POWERCCL_ADAPTERS_NCCL_CHAINED_PROFILER_H
+#pragma once
 #include <atomic>
 
 #include "abi/nccl_profiler.h"
@@ -71,4 +70,3 @@ void record_state_chained(void* handle, int state, StateArguments* arguments);
 bool we_asked_for(const EventDescriptor& task);
 
 }  // namespace powerccl::nccl
-#endif

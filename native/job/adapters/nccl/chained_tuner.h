@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The user's own tuner plugin, behind ours: it is asked first, and rules of ours that apply override it.
-#ifndef POWERCCL_ADAPTERS_NCCL_CHAINED_TUNER_H
-#define POWERCCL_ADAPTERS_NCCL_CHAINED_TUNER_H
+#pragma once
 #include "abi/nccl_tuner.h"
 
 namespace powerccl::nccl {
@@ -35,4 +34,3 @@ using GetChunkSize = int (*)(void* context, int collective, size_t bytes, int al
 GetChunkSize chained_chunk_size();
 
 }  // namespace powerccl::nccl
-#endif

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The few functions of the CUDA driver that the adapter needs, found in the libcuda that the job has loaded.
-#ifndef POWERCCL_ADAPTERS_NCCL_CUDA_H
-#define POWERCCL_ADAPTERS_NCCL_CUDA_H
+#pragma once
 #include "runtime/runtime.h"
 
 namespace powerccl::nccl {
@@ -54,4 +53,3 @@ GpuIdentity gpu_of_device(const Cuda& cuda, int device);
 void library_text(char* text, size_t size, const char* how);
 
 }  // namespace powerccl::nccl
-#endif

@@ -5,8 +5,7 @@
 //
 // Which calls these are is learnt. Kernel events were asked for such a call, and no task came until its group ended. A
 // kind of call (communicator, pattern, size class) gets a pair until it has twice come with a task.
-#ifndef POWERCCL_ADAPTERS_NCCL_EVENTLESS_CALLS_H
-#define POWERCCL_ADAPTERS_NCCL_EVENTLESS_CALLS_H
+#pragma once
 #include "adapters/nccl/adapter.h"
 
 namespace powerccl::nccl {
@@ -30,4 +29,3 @@ void time_calls_without_kernel_events();
 bool may_time_eventless_call();
 
 }  // namespace powerccl::nccl
-#endif

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Reads a GPU's clock through NVML. Nothing in a job's process sets one: powerccld does.
-#ifndef POWERCCL_ADAPTERS_NCCL_NVML_READER_H
-#define POWERCCL_ADAPTERS_NCCL_NVML_READER_H
+#pragma once
 #include "runtime/runtime.h"
 
 namespace powerccl::nccl {
@@ -10,4 +9,3 @@ namespace powerccl::nccl {
 ClockClient* open_nvml_reader(void* context, const GpuIdentity& gpu);
 
 }  // namespace powerccl::nccl
-#endif

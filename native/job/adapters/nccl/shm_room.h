@@ -3,8 +3,7 @@
 //
 // NCCL then starts a proxy for each communicator, whose pool of operations is in /dev/shm. Where that does not fit,
 // NCCL 2.27 to 2.30 at least end in a segmentation fault (NVIDIA/nccl#2326); containers have 64 MiB by default.
-#ifndef POWERCCL_ADAPTERS_NCCL_SHM_ROOM_H
-#define POWERCCL_ADAPTERS_NCCL_SHM_ROOM_H
+#pragma once
 #include <stdint.h>
 
 namespace powerccl::nccl {
@@ -22,4 +21,3 @@ struct ShmRoom {
 ShmRoom shm_room(const char* folder, uint32_t ranks, uint32_t communicators);
 
 }  // namespace powerccl::nccl
-#endif

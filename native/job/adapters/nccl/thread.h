@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // What a thread is in the middle of, as interposed functions see it.
-#ifndef POWERCCL_ADAPTERS_NCCL_THREAD_H
-#define POWERCCL_ADAPTERS_NCCL_THREAD_H
+#pragma once
 #include <errno.h>
 
 #include "adapters/nccl/adapter.h"
@@ -95,4 +94,3 @@ inline void tell_launches(Streams* streams) {
 }
 
 }  // namespace powerccl::nccl
-#endif

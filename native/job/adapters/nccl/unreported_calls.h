@@ -2,8 +2,7 @@
 // Calls that NCCL reports to no plugin: signals and waits for them (NCCL 2.29 and later). In NCCL 2.28 so are
 // collectives on copy engines, which NCCL carries out before it calls its profiler (seen with 2.28.9). The interposed
 // functions see such calls. When they return without an event, they are recorded.
-#ifndef POWERCCL_ADAPTERS_NCCL_UNREPORTED_CALLS_H
-#define POWERCCL_ADAPTERS_NCCL_UNREPORTED_CALLS_H
+#pragma once
 #include "adapters/nccl/adapter.h"
 #include "adapters/nccl/api_calls.h"
 
@@ -19,4 +18,3 @@ void unreported_forget();
 void plugin_reported(Communicator* communicator);
 
 }  // namespace powerccl::nccl
-#endif

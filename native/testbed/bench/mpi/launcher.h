@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What started this process, by its environment and its ancestors. It decides before MPI_Init which library to load,
 // and shows afterwards whether that was the launcher's.
-#ifndef POWERCCL_BENCH_MPI_LAUNCHER_H
-#define POWERCCL_BENCH_MPI_LAUNCHER_H
+#pragma once
 #include <functional>
 #include <string>
 #include <vector>
@@ -31,4 +30,3 @@ std::vector<std::string> library_candidates(const Launcher& launcher, const std:
 std::string size_mismatch(const Launcher& launcher, int size, const std::string& library);
 
 }  // namespace powerccl::bench::mpi
-#endif

@@ -2,8 +2,7 @@
 // An MPI library loaded at run time, by a program built without <mpi.h>. It is loaded with global scope, and its
 // functions are looked up from the program's. So a preloaded tool's own MPI_Send comes before the library's, as in a
 // linked program.
-#ifndef POWERCCL_BENCH_MPI_MPI_API_H
-#define POWERCCL_BENCH_MPI_MPI_API_H
+#pragma once
 #include <cstddef>
 #include <cstdint>
 #include <string>
@@ -125,4 +124,3 @@ class Mpi {
 };
 
 }  // namespace powerccl::bench::mpi
-#endif

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The command line of powerccl-bench-mpi. Sizes and sweeps as in powerccl-bench.
-#ifndef POWERCCL_BENCH_MPI_OPTIONS_H
-#define POWERCCL_BENCH_MPI_OPTIONS_H
+#pragma once
 #include <cstddef>
 #include <optional>
 #include <string>
@@ -85,4 +84,3 @@ struct Iterations {
 Iterations iterations_of(const Options& options, size_t bytes);
 
 }  // namespace powerccl::bench::mpi
-#endif

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What rank 0 says of the tests: lines of JSON on stdout and, with --json, one object (docs/reference/bench.md). And
 // what all tests measure with.
-#ifndef POWERCCL_BENCH_MPI_REPORT_H
-#define POWERCCL_BENCH_MPI_REPORT_H
+#pragma once
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -57,4 +56,3 @@ void run_wait(const Options& options, const Mpi& mpi, Report& report);
 void run_stencil(const Options& options, const Mpi& mpi, Report& report);
 
 }  // namespace powerccl::bench::mpi
-#endif

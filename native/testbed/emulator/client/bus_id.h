@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // PCI bus ids as CUDA ("0000:3B:00.0") and NVML ("00000000:3B:00.0") write them.
-#ifndef POWERCCL_EMULATOR_BUS_ID_H
-#define POWERCCL_EMULATOR_BUS_ID_H
+#pragma once
 #include <cstdlib>
 
 namespace powerccl::emulator {
@@ -17,4 +16,3 @@ inline bool parse_bus_id(const char* text, unsigned long& bus) {
 }
 
 }  // namespace powerccl::emulator
-#endif

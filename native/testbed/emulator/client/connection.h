@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // A process's connection to the emulated GPU server: requests, submissions, and the shared pages.
-#ifndef POWERCCL_EMULATOR_CONNECTION_H
-#define POWERCCL_EMULATOR_CONNECTION_H
+#pragma once
 #include <atomic>
 #include <condition_variable>
 #include <cstddef>
@@ -81,4 +80,3 @@ class Connection {
 };
 
 }  // namespace powerccl::emulator
-#endif

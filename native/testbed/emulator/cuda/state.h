@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // What the emulated driver keeps in a process. One mutex guards all of it: calls are short, and wait without it.
-#ifndef POWERCCL_EMULATOR_CUDA_STATE_H
-#define POWERCCL_EMULATOR_CUDA_STATE_H
+#pragma once
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
@@ -173,4 +172,3 @@ std::vector<ContextState*>& context_stack();
 bool parse_ptx(const char* text, Module& module);
 
 }  // namespace powerccl::emulator
-#endif

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The communicator behind ncclComm_t, and what is queued on it until its group ends.
-#ifndef POWERCCL_EMULATOR_NCCL_COMM_H
-#define POWERCCL_EMULATOR_NCCL_COMM_H
+#pragma once
 #include <array>
 #include <atomic>
 #include <cstdint>
@@ -170,4 +169,3 @@ void cancel_operations(ncclComm* comm);
 void tear_down(ncclComm* comm);
 
 }  // namespace powerccl::emulated_nccl
-#endif

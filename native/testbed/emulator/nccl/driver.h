@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The emulated libcuda of this process, found at run time as NCCL finds its driver.
-#ifndef POWERCCL_EMULATOR_NCCL_DRIVER_H
-#define POWERCCL_EMULATOR_NCCL_DRIVER_H
+#pragma once
 #include <cuda.h>
 
 #include "emulator/client/emulator_client.h"
@@ -58,4 +57,3 @@ class CurrentContext {
 };
 
 }  // namespace powerccl::emulated_nccl
-#endif

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Groups: ncclGroupStart/End of a thread, what they hold back until the outermost end, and how it is carried out.
-#ifndef POWERCCL_EMULATOR_NCCL_GROUP_H
-#define POWERCCL_EMULATOR_NCCL_GROUP_H
+#pragma once
 #include <functional>
 #include <memory>
 #include <thread>
@@ -44,4 +43,3 @@ ncclResult_t launch(ncclComm* comm);
 void discard_queued(ncclComm* comm);
 
 }  // namespace powerccl::emulated_nccl
-#endif

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // NCCL_DEBUG logging as NCCL prints it, and the text behind ncclGetLastError.
-#ifndef POWERCCL_EMULATOR_NCCL_LOG_H
-#define POWERCCL_EMULATOR_NCCL_LOG_H
+#pragma once
 
 namespace powerccl::emulated_nccl {
 
@@ -22,4 +21,3 @@ void error(const char* format, ...) __attribute__((format(printf, 1, 2)));
 const char* last_error();
 
 }  // namespace powerccl::emulated_nccl
-#endif

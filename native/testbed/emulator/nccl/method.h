@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Which algorithm, protocol and channels each queued collective gets: NCCL's variables, its idea of costs, a tuner.
-#ifndef POWERCCL_EMULATOR_NCCL_METHOD_H
-#define POWERCCL_EMULATOR_NCCL_METHOD_H
+#pragma once
 #include "emulator/nccl/comm.h"
 
 namespace powerccl::emulated_nccl {
@@ -15,4 +14,3 @@ const char* algorithm_name(const Task& task);
 const char* protocol_name(const Task& task);
 
 }  // namespace powerccl::emulated_nccl
-#endif

@@ -3,8 +3,7 @@
 //
 // Every function exists twice, as ncclX (weak) and pncclX (strong), so that interposers find both. NCCL_API defines the
 // strong one and aliases the weak one to it.
-#ifndef POWERCCL_EMULATOR_NCCL_ABI_H
-#define POWERCCL_EMULATOR_NCCL_ABI_H
+#pragma once
 #include <cuda.h>
 
 #include <climits>
@@ -112,4 +111,3 @@ ncclResult_t pncclRecv(void* buffer, size_t count, ncclDataType_t type, int peer
 ncclResult_t pncclGetUniqueId(ncclUniqueId* id);
 ncclResult_t pncclCommAbort(ncclComm_t comm);
 }
-#endif

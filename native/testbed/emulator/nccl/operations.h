@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // From a call of the API to tasks queued on its communicator.
-#ifndef POWERCCL_EMULATOR_NCCL_OPERATIONS_H
-#define POWERCCL_EMULATOR_NCCL_OPERATIONS_H
+#pragma once
 #include "emulator/nccl/comm.h"
 
 namespace powerccl::emulated_nccl {
@@ -27,4 +26,3 @@ size_t type_bytes(ncclDataType_t type);
 int channels_for(const ncclComm* comm, size_t traffic_bytes);
 
 }  // namespace powerccl::emulated_nccl
-#endif

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Finding, opening and talking to a profiler plugin, as NCCL 2.28.9 does, over its ABI v4 to v7.
-#ifndef POWERCCL_EMULATOR_NCCL_PLUGIN_H
-#define POWERCCL_EMULATOR_NCCL_PLUGIN_H
+#pragma once
 #include "emulator/nccl/nccl_abi.h"
 
 namespace powerccl::emulated_nccl {
@@ -29,4 +28,3 @@ class ProfilerPlugin {
 };
 
 }  // namespace powerccl::emulated_nccl
-#endif

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // One place for a plugin: the first communicator loads what it asks for, the last one unloads it.
-#ifndef POWERCCL_EMULATOR_NCCL_PLUGIN_SLOT_H
-#define POWERCCL_EMULATOR_NCCL_PLUGIN_SLOT_H
+#pragma once
 #include <atomic>
 #include <mutex>
 
@@ -44,4 +43,3 @@ class PluginSlot {
 };
 
 }  // namespace powerccl::emulated_nccl
-#endif

@@ -5,8 +5,7 @@
 // is read once an operation, before its own API event but after it was decided whether the group's event is due.
 // Launch, group and task events come from the launching thread, or for captured plans with kernel events from the
 // graph's host node. Kernel-channel events come from the communicator's progress thread (progress.h).
-#ifndef POWERCCL_EMULATOR_NCCL_PROFILER_H
-#define POWERCCL_EMULATOR_NCCL_PROFILER_H
+#pragma once
 #include "emulator/nccl/comm.h"
 
 namespace powerccl::emulated_nccl {
@@ -53,4 +52,3 @@ void copies_stopped(Plan& plan);
 void plan_posted(Plan& plan);
 
 }  // namespace powerccl::emulated_nccl
-#endif

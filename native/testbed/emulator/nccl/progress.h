@@ -3,8 +3,7 @@
 //
 // It waits for the server's messages about this rank. For kernels that started and stopped on the GPU, it raises
 // kernel-channel events with the emulated globaltimer. For peers that are gone, it raises asynchronous errors.
-#ifndef POWERCCL_EMULATOR_NCCL_PROGRESS_H
-#define POWERCCL_EMULATOR_NCCL_PROGRESS_H
+#pragma once
 #include <condition_variable>
 #include <deque>
 #include <mutex>
@@ -50,4 +49,3 @@ class Progress {
 };
 
 }  // namespace powerccl::emulated_nccl
-#endif

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // NCCL's variables. The first communicator of this instance of the library reads them, and no later one, as NCCL caches
 // them. A process that loads a copy of the file reads them again.
-#ifndef POWERCCL_EMULATOR_NCCL_SETTINGS_H
-#define POWERCCL_EMULATOR_NCCL_SETTINGS_H
+#pragma once
 #include <string>
 
 #include "emulator/messages.h"
@@ -33,4 +32,3 @@ const Settings& settings();
 int channels_of(int usual, int config_min, int config_max);
 
 }  // namespace powerccl::emulated_nccl
-#endif

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Finding, opening and asking a tuner plugin, as NCCL 2.28.9 does, over its ABI v4 to v6.
-#ifndef POWERCCL_EMULATOR_NCCL_TUNER_H
-#define POWERCCL_EMULATOR_NCCL_TUNER_H
+#pragma once
 #include "emulator/nccl/nccl_abi.h"
 
 namespace powerccl::emulated_nccl {
@@ -24,4 +23,3 @@ class TunerPlugin {
 };
 
 }  // namespace powerccl::emulated_nccl
-#endif

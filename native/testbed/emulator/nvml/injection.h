@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Faults of the emulated NVML that tests ask for, by environment variables (native/abi/environment.def).
-#ifndef POWERCCL_EMULATOR_NVML_INJECTION_H
-#define POWERCCL_EMULATOR_NVML_INJECTION_H
+#pragma once
 #include <nvml.h>
 
 #include <cstdint>
@@ -19,4 +18,3 @@ void dawdle(const char* call);
 nvmlReturn_t gpu_fault(uint32_t gpu);
 
 }  // namespace powerccl::emulator
-#endif

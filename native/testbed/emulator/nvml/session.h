@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The library's one connection to the server, and what every call on a GPU has in common.
-#ifndef POWERCCL_EMULATOR_NVML_SESSION_H
-#define POWERCCL_EMULATOR_NVML_SESSION_H
+#pragma once
 #include <nvml.h>
 
 #include <bit>
@@ -54,4 +53,3 @@ nvmlReturn_t reading(nvmlDevice_t device, const char* call, const void* target, 
 nvmlReturn_t set_clocks(nvmlDevice_t device, const char* call, unsigned min_mhz, unsigned max_mhz);
 
 }  // namespace powerccl::emulator
-#endif

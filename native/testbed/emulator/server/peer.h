@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // One connection of a client: messages and descriptors both ways, never waiting.
-#ifndef POWERCCL_EMULATOR_SERVER_PEER_H
-#define POWERCCL_EMULATOR_SERVER_PEER_H
+#pragma once
 #include <deque>
 #include <span>
 #include <utility>
@@ -51,4 +50,3 @@ class Peer {
 };
 
 }  // namespace powerccl::emulator
-#endif

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The emulated GPU server: sockets, shared pages and real time around the engine.
-#ifndef POWERCCL_EMULATOR_SERVER_H
-#define POWERCCL_EMULATOR_SERVER_H
+#pragma once
 #include <deque>
 #include <functional>
 #include <memory>
@@ -92,4 +91,3 @@ class Server final : public Outside {
 };
 
 }  // namespace powerccl::emulator
-#endif

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // A thread for what would keep the server from its clients, as moving a collective's data does.
-#ifndef POWERCCL_EMULATOR_SERVER_WORKER_H
-#define POWERCCL_EMULATOR_SERVER_WORKER_H
+#pragma once
 #include <condition_variable>
 #include <deque>
 #include <functional>
@@ -41,4 +40,3 @@ class Worker {
 };
 
 }  // namespace powerccl::emulator
-#endif
