@@ -4,7 +4,7 @@
 #pragma once
 #include <atomic>
 
-#include "base/kernel_clock.h"
+#include "base/basics.h"
 
 namespace powerccl {
 

@@ -4,7 +4,7 @@
 #pragma once
 #include <stdint.h>
 
-#include "base/kernel_clock.h"
+#include "base/basics.h"
 #include "policy/clock_policy.h"
 
 namespace powerccl {

@@ -65,8 +65,7 @@ class PolicyTable {
 
   char platform_[64] = "";
   char gpu_[64] = "";
-  uint32_t gpus_ = 0;
-  uint32_t clock_max_mhz_ = 0;
+  uint32_t gpus_ = 0, clock_max_mhz_ = 0;
   Pattern patterns_[POWERCCL_PATTERNS];
   Range ranges_[kMaxLines];
   uint32_t range_count_ = 0;

@@ -100,8 +100,7 @@ class KernelSelection {
 
   SpinLock lock_;  // over the wish and what follows
   uint32_t open_groups_ = 0;
-  uint64_t changed_ns_ = 0;
-  uint64_t changed_by_ = 0;
+  uint64_t changed_ns_ = 0, changed_by_ = 0;
 
   // What asking may still cost: 1 % of what has run, less what was asked. Keeps wrong predictions from costing more.
   std::atomic<int64_t> credit_ns_{0};
@@ -110,8 +109,7 @@ class KernelSelection {
   // The same of the time that passes, for operations too short to be asked for otherwise.
   std::atomic<int64_t> spare_ns_{0};
   std::atomic<uint64_t> made_ns_{0};
-  std::atomic<uint32_t> previous_{0};
-  std::atomic<uint32_t> unknown_{0};
+  std::atomic<uint32_t> previous_{0}, unknown_{0};
   std::atomic<uint64_t> successors_[kSuccessors] = {};  // signature << 32 | the one that followed
   Class classes_[POWERCCL_PATTERNS][kSizeClasses];
 };

@@ -3,15 +3,12 @@
 #pragma once
 #include <fcntl.h>
 #include <gtest/gtest.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <deque>
 #include <functional>
-#include <map>
 #include <memory>
 #include <string>
-#include <thread>
 
 #include "../record/trace_reader.h"
 #include "base/log.h"

@@ -12,7 +12,6 @@
 
 #include "adapters/mpi/call_accounts.h"
 #include "adapters/mpi/communicators.h"
-#include "adapters/mpi/functions.h"
 #include "adapters/mpi/library.h"
 #include "adapters/mpi/rounds.h"
 #include "adapters/mpi/ticks.h"

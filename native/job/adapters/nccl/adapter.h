@@ -3,8 +3,8 @@
 //
 // Calls come to the runtime in four ways:
 // - profiler.cpp: NCCL tells the plugin of the call and of its kernel.
-// - eventless_calls.h: of the call alone. Symmetric kernels and copy engines have no kernel events.
-// - unreported_calls.h: of neither. The preloaded functions see the call.
+// - eventless_calls.h: of the call alone. Symmetric kernels and copy engines have no kernel events. Or of neither: the
+//   preloaded functions see the call.
 // - api_calls.h: NCCL has no plugin of ours. The preloaded functions see everything.
 #pragma once
 #include <pthread.h>

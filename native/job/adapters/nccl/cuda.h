@@ -52,4 +52,8 @@ GpuIdentity gpu_of_device(const Cuda& cuda, int device);
 // "nccl 2.28.9 profiler v5"; without NCCL's version if it cannot be found.
 void library_text(char* text, size_t size, const char* how);
 
+// Reads a GPU's clock through NVML. Nothing in a job's process sets one: powerccld does.
+// Adapter::open_reader.
+ClockClient* open_nvml_reader(void* context, const GpuIdentity& gpu);
+
 }  // namespace powerccl::nccl

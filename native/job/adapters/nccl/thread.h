@@ -26,8 +26,7 @@ struct Thread {
   uint32_t reported = 0;
   // Kernels launched into `launches_in` and not reported to `streams` yet: see tell_launches.
   void* launches_in = nullptr;
-  uint32_t launches = 0;
-  uint32_t until_timed = 0;
+  uint32_t launches = 0, until_timed = 0;
   uint64_t kinds = 0;
 };
 extern constinit thread_local Thread t_thread;
