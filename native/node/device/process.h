@@ -7,6 +7,10 @@
 
 namespace powerccl::device {
 
+// Whether CAP_SYS_ADMIN is in this process's effective set (/proc/self/status, CapEff): what the NVIDIA driver asks for
+// before it changes clocks. Root without it, as in an unprivileged container, does not count.
+bool process_has_sys_admin();
+
 // Field 22 of /proc/<pid>/stat on the host's clock (abi/host_clock.h); 0 if there is no such process or it is a zombie.
 uint64_t process_start_ticks(pid_t pid);
 

@@ -3,7 +3,6 @@
 #include "../device/support.h"
 #include "agent_process.h"
 #include "device/process.h"
-#include "power_samples.h"
 
 // The real agent on the fake NVML.
 class AgentTest : public ::testing::Test {

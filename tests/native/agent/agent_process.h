@@ -5,6 +5,7 @@
 
 #include <chrono>
 #include <functional>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -44,11 +45,16 @@ class AgentProcess {
 
   std::string stderr_path_;
   pid_t pid_ = -1;
-  int input_ = -1;
-  int output_ = -1;
-  int status_ = -1;
+  int input_ = -1, output_ = -1, status_ = -1;
   bool ended_ = false;
 };
 
 // Runs the agent to its end without a pipe and returns its output; `exit_code` is filled in.
 std::string run_agent(const std::vector<std::string>& arguments, int* exit_code, std::string* errors = nullptr);
+
+struct PowerSamples {
+  std::map<std::string, std::string> about;  // the "# key: value" lines
+  std::vector<std::map<std::string, std::string>> rows;
+  bool whole = false;  // ends in a newline, and every row has every column
+};
+PowerSamples read_power_file(const std::string& path);
