@@ -3,7 +3,6 @@
 // failure, and rank 0's mailbox to its supervisor. All waits here end when a process has failed or died.
 #pragma once
 #include <atomic>
-#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -148,8 +147,7 @@ class Board {
   double reduce(int rank, double value, double (*combine)(double, double));
 
   char magic_[8];
-  uint32_t ranks_;
-  uint32_t creator_pid_;
+  uint32_t ranks_, creator_pid_;
   std::atomic<uint32_t> ready_, attached_;
   std::atomic<uint32_t> failed_, failing_;
   int32_t exit_code_;

@@ -10,7 +10,7 @@
 #include <type_traits>
 #include <vector>
 
-#include "bench/failure.h"
+#include "bench/values.h"
 
 namespace powerccl::bench {
 

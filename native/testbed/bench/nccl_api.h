@@ -23,8 +23,7 @@ using NcclComm = struct NcclCommOpaque*;
 // ncclConfig_t of NCCL 2.27, which later ones take: they only add to its end.
 struct NcclConfig {
   size_t size = sizeof(NcclConfig);
-  unsigned magic = 0xcafebeef;
-  unsigned version = 22700;
+  unsigned magic = 0xcafebeef, version = 22700;
   int blocking = kUndefined, cga_cluster_size = kUndefined, min_ctas = kUndefined, max_ctas = kUndefined;
   const char* net_name = nullptr;
   int split_share = kUndefined, traffic_class = kUndefined;

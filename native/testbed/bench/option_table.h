@@ -7,7 +7,6 @@
 #include <string>
 #include <vector>
 
-#include "bench/failure.h"
 #include "bench/values.h"
 
 namespace powerccl::bench {

@@ -174,17 +174,14 @@ struct Call {
   Pattern pattern;
   Type type;
   Op op;
-  int root;
-  int ranks;
-  int rank;
+  int root, ranks, rank;
   Shape shape;
   bool in_place;
   bool grouped;  // all-to-all, gather, scatter from send/recv even where NCCL has the call
 };
 // Where a rank's send and receive data begin inside its two buffers; in place both are in `recv_buffer`.
 struct Buffers {
-  CUdeviceptr send;
-  CUdeviceptr recv;
+  CUdeviceptr send, recv;
 };
 Buffers place(const Call& call, CUdeviceptr send_buffer, CUdeviceptr recv_buffer);
 

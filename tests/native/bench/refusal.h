@@ -6,7 +6,6 @@
 #include <string>
 #include <vector>
 
-#include "bench/failure.h"
 #include "bench/values.h"
 
 namespace powerccl::bench::tests {
