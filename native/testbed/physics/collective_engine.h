@@ -12,7 +12,6 @@
 #include <map>
 #include <memory>
 #include <random>
-#include <set>
 #include <string>
 #include <vector>
 
@@ -85,8 +84,7 @@ struct RankState {
 };
 
 struct Comm {
-  uint64_t id = 0;
-  uint64_t hash = 0;
+  uint64_t id = 0, hash = 0;
   bool move_data = true;
   NcclSettings settings{};
   double run_factor = 1;  // of time, drawn once

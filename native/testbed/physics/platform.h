@@ -37,9 +37,7 @@ using Line = std::vector<std::pair<double, double>>;
 //                                     f <  knee(size): (1 + boost(size)) * (f / knee)^fall(size)]
 struct PatternModel {
   SizeCurve bandwidth_gbs;  // a power law between points; at the maximum clock and the platform's own number of GPUs
-  SizeCurve knee_mhz;
-  SizeCurve boost;
-  SizeCurve fall;
+  SizeCurve knee_mhz, boost, fall;
   double base_latency_us = 10;  // no operation is shorter
 };
 

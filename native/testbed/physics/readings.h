@@ -4,16 +4,20 @@
 #include <array>
 #include <atomic>
 #include <cstdint>
+#include <string>
 
 #include "physics/messages.h"
+#include "physics/platform.h"
 
 namespace powerccl::physics {
 
+// The unchanging part of the board page: who the GPUs are.
+// The GPUs of a platform on that host have the same UUIDs and PCI addresses in every run, as a server's would. `host`:
+// what tells it from others; empty: none, then each machine gives the same.
+void fill_board(const Platform& platform, const std::string& host, int64_t start, BoardPage& page);
+
 struct Readings {
-  uint32_t clock_mhz;
-  uint32_t memory_clock_mhz;
-  uint32_t throttle_reasons;
-  uint32_t p_state;
+  uint32_t clock_mhz, memory_clock_mhz, throttle_reasons, p_state;
   uint32_t power_mw;  // mean of the last whole refresh period
   uint32_t power_limit_mw;
   uint32_t utilization_pct;  // of the last whole refresh period

@@ -5,7 +5,6 @@
 #include <cstdint>
 #include <deque>
 #include <map>
-#include <span>
 #include <unordered_map>
 #include <utility>
 #include <vector>
@@ -45,8 +44,7 @@ class Streams {
   };
   struct Stream {
     ClientId client = 0;
-    uint32_t gpu = 0;
-    uint32_t slot = 0;
+    uint32_t gpu = 0, slot = 0;
     Stage stage = Stage::kIdle;
     bool doomed = false;                       // goes when it is empty
     std::deque<std::vector<std::byte>> queue;  // messages as they were sent

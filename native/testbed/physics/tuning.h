@@ -8,8 +8,7 @@ namespace powerccl::physics {
 
 // How one collective is carried out.
 struct Method {
-  uint8_t algorithm = kRing;
-  uint8_t protocol = kSimple;
+  uint8_t algorithm = kRing, protocol = kSimple;
   uint32_t channels = 1;
   Carrier carrier = Carrier::kChannels;  // others have neither algorithm, protocol nor channels
   bool operator==(const Method&) const = default;

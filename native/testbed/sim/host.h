@@ -6,7 +6,6 @@
 #include <deque>
 #include <functional>
 #include <map>
-#include <memory>
 #include <optional>
 #include <random>
 #include <vector>
@@ -16,7 +15,6 @@
 #include "policy/per_call_policy.h"
 #include "record/mark_allowance.h"
 #include "record/records.h"
-#include "sim/clock_driver.h"
 #include "sim/server.h"
 
 namespace powerccl::sim {
@@ -62,8 +60,7 @@ class Host {
     Call call;     // where it is captured, the policy does not see it
     uint32_t slot;
     uint64_t number;
-    bool started = false;
-    bool held = false;
+    bool started = false, held = false;
   };
   struct Mark {  // around a wait of a computing stream, or around a graph
     uint64_t call;

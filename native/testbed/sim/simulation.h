@@ -3,7 +3,6 @@
 #pragma once
 #include <cstdint>
 #include <optional>
-#include <string>
 #include <vector>
 
 #include "abi/policy_name.h"

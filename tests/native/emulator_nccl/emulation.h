@@ -39,8 +39,7 @@ class Emulation {
  private:
   std::string folder_, socket_;
   pid_t server_ = -1;
-  int server_input_ = -1;
-  int jobs_ = 0;
+  int server_input_ = -1, jobs_ = 0;
   std::vector<pid_t> running_;
 };
 

@@ -4,7 +4,6 @@
 #include <cstring>
 #include <map>
 #include <memory>
-#include <string>
 #include <vector>
 
 #include "physics/collective_engine.h"

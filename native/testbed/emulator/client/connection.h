@@ -71,8 +71,7 @@ class Connection {
   ClientPage* page_ = nullptr;
   std::atomic<bool> lost_{false};
 
-  std::mutex send_mutex_;
-  std::mutex reply_mutex_;
+  std::mutex send_mutex_, reply_mutex_;
   std::condition_variable reply_ready_;
   bool reading_ = false;  // one of the waiting threads reads for all
   uint64_t next_request_ = 1;

@@ -164,6 +164,11 @@ class State {
   std::atomic<uint64_t> callbacks_run_{0};
 };
 
+// What a call begins with: the process's state, or the call's end where none can work.
+#define POWERCCL_READY(state)  \
+  State& state = State::get(); \
+  if (const CUresult ready_result = state.ready(); ready_result != CUDA_SUCCESS) return ready_result
+
 // The calling thread's current context, or null.
 ContextState* current_context();
 std::vector<ContextState*>& context_stack();
