@@ -4,8 +4,7 @@
 // Batch systems and users signal every process of a job, and mean the job. The launcher therefore starts its helpers
 // with all signals blocked: at no moment can one end them. Such a helper ends with its stdin. One that was started by
 // hand ends at the usual signals as well.
-#ifndef POWERCCL_ABI_HELPER_H
-#define POWERCCL_ABI_HELPER_H
+#pragma once
 
 #include <signal.h>
 
@@ -16,5 +15,3 @@ static inline void powerccl_take_signals(sigset_t* ending) {
   for (int number = 1; number < NSIG; ++number)
     if (sigismember(&before, number) == 1) sigdelset(ending, number);
 }
-
-#endif

@@ -2,8 +2,7 @@
 // The clock of every `*_ns` that one process writes and another reads: CLOCK_MONOTONIC of the host's initial time
 // namespace. In another time namespace (`unshare --time`, some containers) the kernel adds an offset. Without this
 // correction, such a job's times would be hours away from its energy samples.
-#ifndef POWERCCL_ABI_HOST_CLOCK_H
-#define POWERCCL_ABI_HOST_CLOCK_H
+#pragma once
 #include <fcntl.h>
 #include <stdint.h>
 #include <string.h>
@@ -65,4 +64,3 @@ inline int64_t host_now_ns() {
 }
 
 }  // namespace powerccl
-#endif

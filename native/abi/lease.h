@@ -12,8 +12,7 @@
 // A lease belongs to the session that acquired it, and its number means nothing in another session. docs/reference/
 // lease-protocol.md lists how a lease ends. The daemon then restores the clock. A device has one lease, or several that
 // share it.
-#ifndef POWERCCL_ABI_LEASE_H
-#define POWERCCL_ABI_LEASE_H
+#pragma once
 #include <stdint.h>
 
 #define POWERCCL_LEASE_MAGIC 0x534c4350u  // "PCLS"
@@ -173,5 +172,4 @@ static_assert(sizeof(struct powerccl_lease_drain) == 32, "the struct is the prot
 static_assert(sizeof(struct powerccl_lease_reply) == 200, "the struct is the protocol");
 static_assert(sizeof(struct powerccl_lease_device) == 248, "the struct is the protocol");
 static_assert(sizeof(struct powerccl_lease_totals) == 192, "the struct is the protocol");
-#endif
 #endif

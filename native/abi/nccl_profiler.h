@@ -5,8 +5,7 @@
 // Source of the facts: NCCL 2.27 to 2.30 (<src/include/plugin/profiler/profiler_v4.h> to <profiler_v6.h>); v7: NCCL
 // 2.31. From v5 on, a version only adds members at the ends of the descriptor's parts. v4's one-byte type is the first
 // byte of v5's eight. So one declaration serves all versions. A comment says which version a member came with.
-#ifndef POWERCCL_ABI_NCCL_PROFILER_H
-#define POWERCCL_ABI_NCCL_PROFILER_H
+#pragma once
 #include <stddef.h>
 #include <stdint.h>
 
@@ -283,4 +282,3 @@ static_assert(descriptor_bytes_of_version(4) == 104 && descriptor_bytes_of_versi
 #undef POWERCCL_AT
 
 }  // namespace powerccl::nccl
-#endif

@@ -4,8 +4,7 @@
 // The declarations are ours, because NCCL's packages ship no header of it (docs/decisions/0027-nccl-plugin-headers.md).
 // Source of the facts: NCCL 2.24 to 2.30 (<src/include/plugin/tuner/tuner_v3.h> to <tuner_v6.h>), and what
 // <src/enqueue.cc> does with the answer.
-#ifndef POWERCCL_ABI_NCCL_TUNER_H
-#define POWERCCL_ABI_NCCL_TUNER_H
+#pragma once
 #include <stddef.h>
 #include <stdint.h>
 
@@ -124,4 +123,3 @@ static_assert(sizeof(TunerConstants) == 1152);
 #undef POWERCCL_AT
 
 }  // namespace powerccl::nccl
-#endif

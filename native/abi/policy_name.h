@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Clock policies, as POWERCCL_POLICY and powerccl-sim's --policy name them.
-#ifndef POWERCCL_ABI_POLICY_NAME_H
-#define POWERCCL_ABI_POLICY_NAME_H
+#pragma once
 
 namespace powerccl {
 
@@ -11,4 +10,3 @@ enum class PolicyName { kObserve, kPerCall, kAuto };
 constexpr const char* kPolicyNames[] = {"observe", "per-call", "auto"};
 
 }  // namespace powerccl
-#endif

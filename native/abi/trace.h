@@ -5,8 +5,7 @@
 // POWERCCL_TRACE_HEADER_BYTES and then `committed` records of POWERCCL_TRACE_RECORD_BYTES. A writer writes records
 // first and `committed` after them, so a file cut off by SIGKILL reads up to its last whole record. Readers skip kinds
 // they do not know. All `*_ns` are CLOCK_MONOTONIC of the host, except `gpu_*_ns`, which are the GPU's globaltimer.
-#ifndef POWERCCL_ABI_TRACE_H
-#define POWERCCL_ABI_TRACE_H
+#pragma once
 #include <stddef.h>
 #include <stdint.h>
 
@@ -227,5 +226,4 @@ struct powerccl_trace_record {
 static_assert(sizeof(struct powerccl_trace_record) == POWERCCL_TRACE_RECORD_BYTES, "the record is the format");
 static_assert(offsetof(struct powerccl_trace_header, own_ns) == 320, "as docs/reference/trace-format.md says");
 static_assert(sizeof(struct powerccl_trace_header) <= POWERCCL_TRACE_HEADER_BYTES, "the header is one page");
-#endif
 #endif

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // System calls whose functions glibc 2.17 does not have under today's names (native/libc/versions.h): stat() and its
 // kind until 2.33, getrandom() until 2.25. On 64-bit machines the kernel fills in the same `struct stat` as libc.
-#ifndef POWERCCL_LIBC_CALLS_H
-#define POWERCCL_LIBC_CALLS_H
+#pragma once
 
 #include <fcntl.h>
 #include <sys/stat.h>
@@ -29,4 +28,3 @@ inline bool fill_randomly(void* data, size_t bytes) {
 }
 
 }  // namespace powerccl
-#endif

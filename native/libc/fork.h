@@ -2,8 +2,7 @@
 // Learns of fork(). glibc's pthread_atfork() is a static function that calls __register_atfork(), which no other libc
 // has; musl exports pthread_atfork(). A library that needs either by name does not load with the other libc, and then
 // the job's program does not start. So both are weak here, and the one that is there is called.
-#ifndef POWERCCL_LIBC_FORK_H
-#define POWERCCL_LIBC_FORK_H
+#pragma once
 
 extern "C" {
 int __register_atfork(void (*)(), void (*)(), void (*)(), void*) __attribute__((weak));
@@ -22,4 +21,3 @@ inline void call_in_forked_child(void (*function)()) {
 }
 
 }  // namespace powerccl
-#endif

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#ifndef POWERCCL_LIBC_SPIN_LOCK_H
-#define POWERCCL_LIBC_SPIN_LOCK_H
+#pragma once
 #include <sched.h>
 
 #include <atomic>
@@ -34,4 +33,3 @@ class SpinGuard {
 };
 
 }  // namespace powerccl
-#endif

@@ -6,8 +6,7 @@
 // A function is here if glibc gave it a new version after 2.17: 2.34 moved libdl and libpthread into libc. Before that
 // they are libraries of their own, so ours need those two by name. tests/native/adapters/check_exports.py checks all
 // this.
-#ifndef POWERCCL_LIBC_VERSIONS_H
-#define POWERCCL_LIBC_VERSIONS_H
+#pragma once
 
 #include <features.h>
 
@@ -39,6 +38,4 @@ __asm__(".symver pthread_setname_np,pthread_setname_np@GLIBC_2.12");
 __asm__(".symver pthread_setname_np,pthread_setname_np@" POWERCCL_FIRST_VERSION);
 #endif
 #undef POWERCCL_FIRST_VERSION
-#endif
-
 #endif

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Any text as a policy table: what is accepted answers every question within its own clocks, and what is refused leaves
 // an empty table and says why in a line fit for a terminal.
-#include <string_view>
 
 #include "clock/policy_table.h"
 #include "fuzz.h"

@@ -7,7 +7,6 @@
 #include <algorithm>
 #include <deque>
 #include <map>
-#include <optional>
 #include <set>
 #include <string>
 #include <utility>

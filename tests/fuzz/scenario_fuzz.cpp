@@ -3,8 +3,8 @@
 // a line fit for a terminal.
 #include <string>
 
-#include "bench/failure.h"
 #include "bench/scenario.h"
+#include "bench/values.h"
 #include "fuzz.h"
 
 using namespace powerccl::bench;

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Any text as a tuner table: what is accepted decides within the ABI's numbers, and what is refused leaves an empty
 // table and says why in a line fit for a terminal.
-#include <string_view>
 
 #include "abi/nccl_tuner.h"
 #include "adapters/nccl/tuner_table.h"

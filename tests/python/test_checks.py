@@ -136,7 +136,7 @@ def test_ways_are_named_for_several_gpus(monkeypatch: pytest.MonkeyPatch, tmp_pa
 
 
 def test_the_pool_is_as_large_as_the_runtime_thinks() -> None:
-    header = (Path(__file__).parents[2] / "native/job/adapters/nccl/shm_room.h").read_text()
+    header = (Path(__file__).parents[2] / "native/job/adapters/nccl/profiler.cpp").read_text()
     ((number, shift),) = re.findall(r"kPoolBytes = uint64_t\{(\d+)\} << (\d+);", header)
     assert int(number) << int(shift) == POOL_BYTES
 

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // A loaded ELF object: its symbols and relocations, read from memory. It calls nothing of libc, because it is used
 // before other objects' constructors have run.
-#ifndef POWERCCL_ADAPTERS_ELF_IMAGE_H
-#define POWERCCL_ADAPTERS_ELF_IMAGE_H
+#pragma once
 #include <elf.h>
 #include <link.h>
 #include <stddef.h>
@@ -156,4 +155,3 @@ struct ElfImage {
 
 }  // namespace powerccl::names
 // NOLINTEND(performance-no-int-to-ptr)
-#endif

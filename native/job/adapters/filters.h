@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Sees a seccomp filter before it is in force, by interposing prctl() and syscall(). Compiled into each library of ours
 // that is preloaded. A program that makes the system call itself, without libc, is not seen.
-#ifndef POWERCCL_ADAPTERS_FILTERS_H
-#define POWERCCL_ADAPTERS_FILTERS_H
+#pragma once
 #include "base/seccomp_filter.h"
 
 namespace powerccl::filters {
@@ -12,4 +11,3 @@ namespace powerccl::filters {
 void filter_comes(const SeccompFilter& filter);
 
 }  // namespace powerccl::filters
-#endif

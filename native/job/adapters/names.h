@@ -4,8 +4,7 @@
 // A program may ask whether MPI, NCCL or CUDA is there: by a weak reference or by dlsym(). A library that exports those
 // names answers yes in every process. So each exported function is found only while another object of the process
 // defines it as well. docs/decisions/0015-names.md says how, and what was rejected.
-#ifndef POWERCCL_ADAPTERS_NAMES_H
-#define POWERCCL_ADAPTERS_NAMES_H
+#pragma once
 
 namespace powerccl::names {
 
@@ -34,4 +33,3 @@ void* first_definition(const char* name);
 void objects_were_unloaded();
 
 }  // namespace powerccl::names
-#endif

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The runtime's settings, read once from the environment (abi/environment.def has names, defaults and texts).
-#ifndef POWERCCL_BASE_ENVIRONMENT_H
-#define POWERCCL_BASE_ENVIRONMENT_H
+#pragma once
 #include <limits.h>
 #include <stdint.h>
 
@@ -86,4 +85,3 @@ const char* text_of(PolicyName name);
 const char* text_of(ClockClientName name);
 
 }  // namespace powerccl
-#endif

@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "base/kernel_clock.h"
-
 #include <elf.h>
 #include <link.h>
 #include <string.h>
 #include <sys/auxv.h>
 
 #include "abi/host_clock.h"
+#include "base/basics.h"
 
 namespace powerccl {
 namespace {

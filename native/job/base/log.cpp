@@ -7,8 +7,6 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <atomic>
-
 #include "libc/calls.h"
 
 namespace powerccl {

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Lines on stderr: `powerccl: ...`, and `hint: ...` where something can be done. One write(2) a message, so that the
 // lines of several ranks do not mix.
-#ifndef POWERCCL_BASE_LOG_H
-#define POWERCCL_BASE_LOG_H
+#pragma once
 #include <stddef.h>
 
 namespace powerccl {
@@ -17,4 +16,3 @@ void say(const char* hint, const char* format, ...) __attribute__((format(printf
 const char* error_text(int error, char* buffer, size_t size);
 
 }  // namespace powerccl
-#endif

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Threads of ours in the job's process.
-#ifndef POWERCCL_BASE_OWN_THREAD_H
-#define POWERCCL_BASE_OWN_THREAD_H
+#pragma once
 #include <pthread.h>
 #include <stddef.h>
 
@@ -19,4 +18,3 @@ int start_thread(pthread_t* thread, const char* name, void* (*work)(void*), void
 int run_with_own_descriptors(void (*work)(void*), void* data);
 
 }  // namespace powerccl
-#endif

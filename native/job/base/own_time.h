@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // CPU time that PowerCCL's own code takes of the job's threads. A trace's header has it, since users ask what recording
 // costs. Two starts of a job that waits for its host differ by more than that.
-#ifndef POWERCCL_BASE_OWN_TIME_H
-#define POWERCCL_BASE_OWN_TIME_H
+#pragma once
 #include <atomic>
 
-#include "base/kernel_clock.h"
+#include "base/basics.h"
 
 namespace powerccl {
 
@@ -44,4 +43,3 @@ class OwnTime {
 };
 
 }  // namespace powerccl
-#endif

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What a seccomp filter that the job is about to install would do to our own system calls. A filter may end the process
 // for a call that it does not list, and with SECCOMP_FILTER_FLAG_TSYNC it holds for our threads as well.
-#ifndef POWERCCL_BASE_SECCOMP_FILTER_H
-#define POWERCCL_BASE_SECCOMP_FILTER_H
+#pragma once
 #include <linux/futex.h>
 #include <sched.h>
 #include <stddef.h>
@@ -96,4 +95,3 @@ struct Refusal {
 };
 
 }  // namespace powerccl
-#endif

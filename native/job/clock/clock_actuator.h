@@ -2,14 +2,15 @@
 // One GPU's clock thread: runs a ClockFollower whenever something happens or is due. A device call takes milliseconds,
 // and the threads that tell the policy what happens are NCCL's and CUDA's. They wake this thread, never wait for it and
 // never call the driver.
-#ifndef POWERCCL_CLOCK_CLOCK_ACTUATOR_H
-#define POWERCCL_CLOCK_CLOCK_ACTUATOR_H
+#pragma once
 #include <pthread.h>
 #include <stdint.h>
 
 #include <atomic>
 
+#include "base/basics.h"
 #include "clock/clock_follower.h"
+#include "policy/per_call_policy.h"
 
 namespace powerccl {
 
@@ -52,5 +53,32 @@ class ClockActuator {
   std::atomic<uint32_t> settled_bell_{0};
 };
 
+// Holds of a clock, and the clock thread that follows them: who holds or releases wakes it where that changes anything.
+// All from any thread; nothing waits.
+class PerCallClock {
+ public:
+  explicit PerCallClock(ClockActuator* actuator) : actuator_(*actuator) {}
+
+  // What `actuator` is to follow.
+  ClockPolicy* policy() { return &policy_; }
+  const ClockPolicy* policy() const { return &policy_; }
+
+  // `mhz` from now on, until released as often as held.
+  void hold(uint32_t mhz, uint64_t call) {
+    policy_.hold(mhz, call, monotonic_ns());
+    actuator_.look();
+  }
+  // One hold more at whatever clock is wished for already.
+  void hold_on() { policy_.hold_on(); }
+  // `call` is the one whose end this is, for the CLOCK record of the reset.
+  void release(uint32_t holds, uint64_t call) {
+    const uint64_t now = monotonic_ns();
+    if (policy_.release(holds, call, now)) actuator_.look();
+  }
+
+ private:
+  PerCallPolicy policy_;
+  ClockActuator& actuator_;
+};
+
 }  // namespace powerccl
-#endif

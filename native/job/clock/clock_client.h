@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // What carries out a change of clock. `dry` is here, `lease` is in lease_client.h. A client belongs to one GPU, and
 // is used by its clock thread alone.
-#ifndef POWERCCL_CLOCK_CLOCK_CLIENT_H
-#define POWERCCL_CLOCK_CLOCK_CLIENT_H
+#pragma once
 #include <stdint.h>
 
-#include "base/kernel_clock.h"
+#include "base/basics.h"
 #include "policy/clock_policy.h"
 
 namespace powerccl {
@@ -68,4 +67,3 @@ class LoweringLimit {
 };
 
 }  // namespace powerccl
-#endif

@@ -5,8 +5,7 @@
 //
 // Where clocks are granted by a daemon (ClockClient::tick), the grant is looked after as well. Without one the clock is
 // at its default and wishes are of no effect; with a new one the newest wish is carried out again.
-#ifndef POWERCCL_CLOCK_CLOCK_FOLLOWER_H
-#define POWERCCL_CLOCK_CLOCK_FOLLOWER_H
+#pragma once
 #include <stdint.h>
 
 #include <atomic>
@@ -82,4 +81,3 @@ class ClockFollower {
 };
 
 }  // namespace powerccl
-#endif

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#ifndef POWERCCL_CLOCK_NODE_MEMORY_H
-#define POWERCCL_CLOCK_NODE_MEMORY_H
+#pragma once
 #include "policy/node_state.h"
 
 namespace powerccl {
@@ -10,4 +9,3 @@ namespace powerccl {
 NodeState* open_node_state(const char* run_folder);
 
 }  // namespace powerccl
-#endif

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The policy table (docs/reference/policy-table.md): parsed without a library, refused as a whole if a line is wrong.
-#ifndef POWERCCL_CLOCK_POLICY_TABLE_H
-#define POWERCCL_CLOCK_POLICY_TABLE_H
+#pragma once
 #include <stdint.h>
 
 #include <string_view>
@@ -66,12 +65,10 @@ class PolicyTable {
 
   char platform_[64] = "";
   char gpu_[64] = "";
-  uint32_t gpus_ = 0;
-  uint32_t clock_max_mhz_ = 0;
+  uint32_t gpus_ = 0, clock_max_mhz_ = 0;
   Pattern patterns_[POWERCCL_PATTERNS];
   Range ranges_[kMaxLines];
   uint32_t range_count_ = 0;
 };
 
 }  // namespace powerccl
-#endif

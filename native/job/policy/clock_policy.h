@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What a clock policy receives about one GPU, and what it answers. Time is an argument: the clock thread of a job and
 // the simulator drive the same code. All times are CLOCK_MONOTONIC in ns.
-#ifndef POWERCCL_POLICY_CLOCK_POLICY_H
-#define POWERCCL_POLICY_CLOCK_POLICY_H
+#pragma once
 #include <stdint.h>
 
 namespace powerccl {
@@ -69,4 +68,3 @@ class ClockPolicy {
 class Observe final : public ClockPolicy {};
 
 }  // namespace powerccl
-#endif

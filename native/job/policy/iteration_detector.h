@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // What repeats in the calls of one GPU: how many calls an iteration of the job has.
-#ifndef POWERCCL_POLICY_ITERATION_DETECTOR_H
-#define POWERCCL_POLICY_ITERATION_DETECTOR_H
+#pragma once
 #include <stdint.h>
 
 namespace powerccl {
@@ -39,4 +38,3 @@ class IterationDetector {
 };
 
 }  // namespace powerccl
-#endif

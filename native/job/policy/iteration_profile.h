@@ -3,8 +3,7 @@
 // and the kernels' times.
 //
 // Not thread-safe. Allocates nothing. All times are CLOCK_MONOTONIC in ns.
-#ifndef POWERCCL_POLICY_ITERATION_PROFILE_H
-#define POWERCCL_POLICY_ITERATION_PROFILE_H
+#pragma once
 #include <stdint.h>
 
 #include "policy/iteration_detector.h"
@@ -131,4 +130,3 @@ class IterationProfile {
 };
 
 }  // namespace powerccl
-#endif

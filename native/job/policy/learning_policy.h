@@ -9,8 +9,7 @@
 //
 // Ranks agree on blocks by counting iterations, which all ranks of a job pass alike. The edges of a block are not
 // judged, because a rank may count one iteration more or less.
-#ifndef POWERCCL_POLICY_LEARNING_POLICY_H
-#define POWERCCL_POLICY_LEARNING_POLICY_H
+#pragma once
 #include <stdint.h>
 
 #include "libc/spin_lock.h"
@@ -220,4 +219,3 @@ class LearningPolicy final : public ClockPolicy {
 };
 
 }  // namespace powerccl
-#endif

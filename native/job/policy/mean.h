@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // A mean of what was seen, and how well it is known (Welford's sums).
-#ifndef POWERCCL_POLICY_MEAN_H
-#define POWERCCL_POLICY_MEAN_H
+#pragma once
 #include <stdint.h>
 
 namespace powerccl {
@@ -20,4 +19,3 @@ struct Mean {
 };
 
 }  // namespace powerccl
-#endif

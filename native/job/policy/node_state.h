@@ -2,8 +2,7 @@
 // What the ranks of one host share. For each kind of communication: how long it takes the rank that comes last, which
 // waits for no other. How many calls an iteration has. The lowest baseline clock. Which clock all go to. Until when all
 // measure the baseline. No function here waits.
-#ifndef POWERCCL_POLICY_NODE_STATE_H
-#define POWERCCL_POLICY_NODE_STATE_H
+#pragma once
 #include <stdint.h>
 
 #include <atomic>
@@ -99,4 +98,3 @@ class NodeState {
 };
 
 }  // namespace powerccl
-#endif

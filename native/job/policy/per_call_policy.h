@@ -2,8 +2,7 @@
 // The clock policy that holds a clock for single calls or waits, from when each begins until it is over. It is PCCL as
 // published (docs/concepts/pccl.md). While any call holds, the newest wish applies. When the last holder has gone, the
 // default does.
-#ifndef POWERCCL_POLICY_PER_CALL_POLICY_H
-#define POWERCCL_POLICY_PER_CALL_POLICY_H
+#pragma once
 #include <stdint.h>
 
 #include <atomic>
@@ -48,4 +47,3 @@ class PerCallPolicy final : public ClockPolicy {
 };
 
 }  // namespace powerccl
-#endif

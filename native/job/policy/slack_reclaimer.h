@@ -3,8 +3,7 @@
 //
 // Computation that takes longer shortens the wait behind it. No other rank notices while this one does not arrive last.
 // So the clock follows from how long it waits at least, as far as some iterations tell.
-#ifndef POWERCCL_POLICY_SLACK_RECLAIMER_H
-#define POWERCCL_POLICY_SLACK_RECLAIMER_H
+#pragma once
 #include <stdint.h>
 
 #include "policy/iteration_profile.h"
@@ -59,4 +58,3 @@ class SlackReclaimer {
 };
 
 }  // namespace powerccl
-#endif

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#ifndef POWERCCL_POLICY_SQUARE_ROOT_H
-#define POWERCCL_POLICY_SQUARE_ROOT_H
+#pragma once
 
 namespace powerccl {
 
@@ -17,4 +16,3 @@ inline double square_root(double value) {
 }
 
 }  // namespace powerccl
-#endif

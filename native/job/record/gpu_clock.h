@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The offset of the GPU's globaltimer to the host's CLOCK_MONOTONIC, learnt from events that carry both times.
-#ifndef POWERCCL_RECORD_GPU_CLOCK_H
-#define POWERCCL_RECORD_GPU_CLOCK_H
+#pragma once
 #include <stdint.h>
 
 #include "base/basics.h"
@@ -52,4 +51,3 @@ class GpuClock {
 };
 
 }  // namespace powerccl
-#endif

@@ -17,8 +17,7 @@
 // Each operation asked for in a graph costs every replay 7 to 10 us on an H200 (docs/concepts/plugin-cost.md). If a
 // capture is known before its first operation, all later ones are asked for, or none. They are asked for if that would
 // have cost under 1 % of the operations until then.
-#ifndef POWERCCL_RECORD_KERNEL_SELECTION_H
-#define POWERCCL_RECORD_KERNEL_SELECTION_H
+#pragma once
 #include <stdint.h>
 
 #include <atomic>
@@ -101,8 +100,7 @@ class KernelSelection {
 
   SpinLock lock_;  // over the wish and what follows
   uint32_t open_groups_ = 0;
-  uint64_t changed_ns_ = 0;
-  uint64_t changed_by_ = 0;
+  uint64_t changed_ns_ = 0, changed_by_ = 0;
 
   // What asking may still cost: 1 % of what has run, less what was asked. Keeps wrong predictions from costing more.
   std::atomic<int64_t> credit_ns_{0};
@@ -111,11 +109,9 @@ class KernelSelection {
   // The same of the time that passes, for operations too short to be asked for otherwise.
   std::atomic<int64_t> spare_ns_{0};
   std::atomic<uint64_t> made_ns_{0};
-  std::atomic<uint32_t> previous_{0};
-  std::atomic<uint32_t> unknown_{0};
+  std::atomic<uint32_t> previous_{0}, unknown_{0};
   std::atomic<uint64_t> successors_[kSuccessors] = {};  // signature << 32 | the one that followed
   Class classes_[POWERCCL_PATTERNS][kSizeClasses];
 };
 
 }  // namespace powerccl
-#endif

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // How many waits of a job are marked: as many as marks may cost. Time is an argument, for the simulator asks as well.
-#ifndef POWERCCL_RECORD_MARK_ALLOWANCE_H
-#define POWERCCL_RECORD_MARK_ALLOWANCE_H
+#pragma once
 #include <stdint.h>
 
 namespace powerccl {
@@ -60,4 +59,3 @@ class MarkAllowance {
 };
 
 }  // namespace powerccl
-#endif

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Communication patterns: their names, and which one a group of sends and receives amounts to.
-#ifndef POWERCCL_RECORD_PATTERNS_H
-#define POWERCCL_RECORD_PATTERNS_H
+#pragma once
 #include <stdint.h>
 
 #include <string_view>
@@ -57,4 +56,3 @@ inline uint32_t call_kind(uint64_t communicator, uint8_t pattern, uint64_t size)
 }
 
 }  // namespace powerccl
-#endif

@@ -5,8 +5,7 @@
 //
 // All calls go to the kernel by number. Libraries that interpose libc's functions for files know descriptors by
 // their numbers, and this thread's numbers mean other files.
-#ifndef POWERCCL_RECORD_RECORD_FILE_H
-#define POWERCCL_RECORD_RECORD_FILE_H
+#pragma once
 #include <limits.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -54,4 +53,3 @@ const char* fault_text(int fault, char* buffer, size_t size);
 bool is_full(int fault);
 
 }  // namespace powerccl
-#endif

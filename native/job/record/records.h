@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Records of a trace (abi/trace.h), filled in. The runtime and the simulator make theirs here. Times are
 // CLOCK_MONOTONIC in ns.
-#ifndef POWERCCL_RECORD_RECORDS_H
-#define POWERCCL_RECORD_RECORDS_H
+#pragma once
 #include <stdint.h>
 #include <string.h>
 
@@ -107,4 +106,3 @@ inline powerccl_trace_record note_record(const char* text, uint64_t time_ns) {
 }
 
 }  // namespace powerccl
-#endif

@@ -3,17 +3,99 @@
 //
 // An event recorded in a stream represents the last call made there. So does an event of a stream that was made to wait
 // for such an event, if next to nothing was computed behind it. A cast of a reduced gradient counts as next to nothing.
-#ifndef POWERCCL_RECORD_STREAMS_H
-#define POWERCCL_RECORD_STREAMS_H
+#pragma once
 #include <stdint.h>
 
 #include <atomic>
 
 #include "base/basics.h"
-#include "record/handle.h"
-#include "record/key_table.h"
 
 namespace powerccl {
+
+// What an adapter hands to foreign code to name an event by: a number, never an address. Libraries keep such names
+// longer than the things named (a captured call's for as long as its graph). So each name carries what is needed to
+// notice that.
+using Handle = uint64_t;  // 0: nothing
+
+enum class HandleKind : uint32_t { kNone = 0, kGroup, kCall, kLaunch, kKernel, kTask, kChannel };
+
+constexpr Handle kCapturedBit = 1u << 4;  // a call's
+constexpr int kSerialBits = 44;
+
+// kind 4 bits, flag 1, spare 3, slot 12, serial 44.
+constexpr Handle make_handle(HandleKind kind, uint32_t slot, uint64_t serial, Handle flag = 0) {
+  return static_cast<Handle>(kind) | flag | uint64_t{slot & 0xfffu} << 8 | serial << (64 - kSerialBits);
+}
+constexpr HandleKind kind_of(Handle handle) {
+  return static_cast<HandleKind>(handle & 0xf);
+}
+constexpr uint32_t slot_of(Handle handle) {
+  return handle >> 8 & 0xfff;
+}
+constexpr uint64_t serial_of(Handle handle) {
+  return handle >> (64 - kSerialBits);
+}
+constexpr Handle retyped(Handle handle, HandleKind kind) {
+  return (handle & ~Handle{0x1f}) | static_cast<Handle>(kind);
+}
+
+// A table from numbers to rows, of fixed size: eight places for each number. Looked up
+// without a lock; what finds all eight taken has no row.
+// Key 0 is none. A removed key's row keeps its contents until another key takes its place: the thread that adds one
+// makes it new (`added`).
+template <typename Row, uint32_t kRows>
+class KeyTable {
+  static_assert((kRows & (kRows - 1)) == 0 && kRows >= 8);
+
+ public:
+  Row* find(uint64_t key) {
+    const uint32_t first = place_of(key);
+    for (uint32_t i = first; i < first + kWays; ++i) {
+      if (keys_[i].load(std::memory_order_acquire) == key) return &rows_[i];
+    }
+    return nullptr;
+  }
+
+  // The row of `key`, taken if need be.
+  Row* find_or_add(uint64_t key, bool* added) {
+    *added = false;
+    if (Row* row = find(key)) return row;
+    const uint32_t first = place_of(key);
+    for (uint32_t i = first; i < first + kWays; ++i) {
+      uint64_t free = 0;
+      if (keys_[i].compare_exchange_strong(free, key, std::memory_order_acq_rel)) {
+        *added = true;
+        return &rows_[i];
+      }
+      if (free == key) return &rows_[i];  // another thread was as quick
+    }
+    return nullptr;
+  }
+
+  void remove(uint64_t key) {
+    const uint32_t first = place_of(key);
+    for (uint32_t i = first; i < first + kWays; ++i) {
+      uint64_t is = key;
+      keys_[i].compare_exchange_strong(is, 0, std::memory_order_acq_rel);
+    }
+  }
+
+  // The row at a place of `key`, and its key: for a caller that makes room.
+  static constexpr uint32_t kWays = 8;
+  Row* at(uint64_t key, uint32_t way, uint64_t* holds) {
+    const uint32_t place = place_of(key) + way;
+    *holds = keys_[place].load(std::memory_order_relaxed);
+    return &rows_[place];
+  }
+
+ private:
+  static uint32_t place_of(uint64_t key) {
+    return static_cast<uint32_t>((key * 0x9e3779b97f4a7c15u) >> 40) & (kRows - 1) & ~(kWays - 1);
+  }
+
+  std::atomic<uint64_t> keys_[kRows] = {};
+  Row rows_[kRows] = {};
+};
 
 struct Communicator;
 
@@ -106,4 +188,3 @@ class Streams {
 };
 
 }  // namespace powerccl
-#endif

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Where records go: a job's trace writer, or the file of a simulated rank. The base drops them.
-#ifndef POWERCCL_RECORD_TRACE_H
-#define POWERCCL_RECORD_TRACE_H
+#pragma once
 #include "abi/trace.h"
 
 namespace powerccl {
@@ -16,4 +15,3 @@ class Trace {
 };
 
 }  // namespace powerccl
-#endif

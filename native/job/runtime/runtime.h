@@ -9,30 +9,116 @@
 // The order of a call: group_begins, then collective or point_to_point once or more, group_ending, launched, kernel
 // events, group_ends. The library may leave any of them out. One process may hold several ranks, each with its own GPU:
 // one Runtime, and per GPU a trace, a policy and a clock thread.
-#ifndef POWERCCL_RUNTIME_RUNTIME_H
-#define POWERCCL_RUNTIME_RUNTIME_H
+#pragma once
 #include <pthread.h>
 #include <stdint.h>
 
 #include <atomic>
 
+#include "abi/trace.h"
+#include "base/basics.h"
 #include "base/environment.h"
 #include "base/seccomp_filter.h"
 #include "clock/clock_actuator.h"
 #include "clock/clock_client.h"
 #include "clock/lease_client.h"
-#include "clock/per_call_clock.h"
 #include "clock/policy_table.h"
 #include "policy/clock_policy.h"
 #include "record/gpu_clock.h"
-#include "record/handle.h"
 #include "record/kernel_selection.h"
 #include "record/patterns.h"
+#include "record/records.h"
 #include "record/streams.h"
 #include "record/trace_writer.h"
-#include "runtime/pools.h"
 
 namespace powerccl {
+
+// The runtime's fixed pools: what is under way, from its beginning to its record.
+struct Communicator;
+class Runtime;
+
+// One outermost group of calls on one thread; only that thread touches it. Serial 0: free.
+struct CallGroup {
+  static constexpr uint32_t kCalls = 16;  // more are recorded immediately, without their end
+
+  struct Call {
+    Communicator* communicator;
+    powerccl_trace_record record;
+  };
+  // Everything that one communicator sends and receives in the group: one call to us.
+  struct Exchange {
+    Communicator* communicator;
+    powerccl_trace_record record;
+    PointToPoint parts;
+    bool closed;
+  };
+
+  std::atomic<uint64_t> serial{0}, opened_ns{0};
+  uint32_t number = 0;  // in the trace; 0 until there are two calls
+  uint32_t call_count = 0, exchange_count = 0;
+  bool recorded_some = false;
+  Call calls[kCalls];
+  Exchange exchanges[kCalls];
+};
+
+// A kernel on its way to a stream; used by one thread, from just before to just after the launch.
+struct Launch {
+  std::atomic<uint64_t> serial{0};
+  Communicator* communicator = nullptr;
+  Handle group = 0;
+  void* stream = nullptr;
+};
+
+// A kernel that was launched, until its last channel has stopped.
+struct LaunchedKernel {
+  SpinLock lock;  // over everything but the serial, which changes under it and is looked at before
+  std::atomic<uint64_t> serial{0};
+  Communicator* communicator = nullptr;
+  Handle group = 0;                 // of an adapter that sees launches only
+  uint64_t opened_ns = UINT64_MAX;  // no time: not begun, or over
+  uint64_t call = 0;                // id of the first call in it
+  uint64_t bytes = 0;
+  uint64_t gpu_start_ns = 0, gpu_stop_ns = 0, seen_start_ns = 0, seen_stop_ns = 0;
+  PointToPoint parts;
+  uint32_t tasks = 0, expected = 0, started = 0, stopped = 0;
+  uint32_t holds = 0;  // of the clock, until the kernel has stopped
+  uint16_t flags = 0;
+  Peer to, from;  // of its sends and receives
+  uint8_t pattern = POWERCCL_PATTERN_UNKNOWN, algorithm = 0, protocol = 0, channels = 0, warps = 0;
+  bool enqueued = false;
+};
+
+// A host callback behind a managed call. A slot is free again only when its callback has fired, because the driver
+// holds its address until then.
+struct Callback {
+  enum State : uint32_t { kFree, kWaiting, kCancelled };
+  std::atomic<uint32_t> state{kFree};
+  // Atomics, because a communicator that goes looks through slots that others are taking.
+  std::atomic<uint32_t> gpu{0}, communicator{0}, holds{0};
+  std::atomic<uint64_t> call{0};
+  Runtime* runtime = nullptr;
+};
+
+// What a send-receive call was taken for, for kernels that come long after its group is gone.
+struct RecentCall {
+  std::atomic<uint64_t> key{0}, bytes{0};
+  std::atomic<uint32_t> pattern{0};
+};
+
+// Takes a free slot of a pool whose slots carry a serial (0: free). Null: all are taken.
+template <typename Slot, uint32_t kCount>
+Slot* take_slot(Slot (&pool)[kCount], std::atomic<uint64_t>* serials, uint32_t* slot, uint64_t* serial) {
+  *serial = serials->fetch_add(1, std::memory_order_relaxed) + 1;
+  for (uint32_t tried = 0; tried < kCount; ++tried) {
+    *slot = static_cast<uint32_t>((*serial + tried) % kCount);
+    uint64_t free = 0;
+    if (pool[*slot].serial.load(std::memory_order_relaxed) == 0 &&
+        pool[*slot].serial.compare_exchange_strong(free, *serial, std::memory_order_acquire)) {
+      return &pool[*slot];
+    }
+  }
+  return nullptr;
+}
 
 struct GpuIdentity {
   int device = -1;     // as the library numbers it
@@ -127,8 +213,7 @@ struct Communicator {
   int nranks = 0, rank = 0;
   // Holds of managed calls that have not been launched yet, and the group they belong to.
   std::atomic<uint32_t> held{0};
-  std::atomic<uint64_t> held_group{0};
-  std::atomic<uint64_t> held_call{0};
+  std::atomic<uint64_t> held_group{0}, held_call{0};
   std::atomic<uint64_t> kernel_stop_ns{0};      // of the last kernel that kernel_ran received
   std::atomic<bool> launches_elsewhere{false};  // the adapter's: from another thread than the one that calls
   std::atomic<bool> events_distrusted{false};   // the adapter's: kernel events have the times of other kernels
@@ -282,4 +367,3 @@ class Runtime {
 };
 
 }  // namespace powerccl
-#endif

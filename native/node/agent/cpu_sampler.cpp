@@ -9,7 +9,7 @@
 #include <functional>
 
 #include "abi/host_clock.h"
-#include "agent/cadence.h"
+#include "agent/ticker.h"
 #include "device/cpu_time.h"
 
 namespace powerccl::agent {
@@ -107,7 +107,7 @@ bool CpuSampler::tick(int64_t deadline_ns, bool last_one) {
   return number == 0;
 }
 
-// The row's time is the middle of the read, as for a GPU (gpu_reader.h). A read that took longer than three intervals,
+// The row's time is the middle of the read, as for a GPU (sampler.h). A read that took longer than three intervals,
 // as on a busy machine, has no row, because the moment of its figures is not known.
 int CpuSampler::append(int64_t before_ns, const Row& row) {
   const int64_t took_ns = host_now_ns() - before_ns;

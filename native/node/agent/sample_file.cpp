@@ -7,7 +7,10 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cinttypes>
+#include <cstdio>
 #include <cstring>
+#include <string>
 #include <string_view>
 
 #include "abi/host_clock.h"
@@ -125,6 +128,26 @@ void SampleFile::say_failed(int number, const char* loss) const {
   const bool full = number == ENOSPC || number == EDQUOT || number == EFBIG;
   say("cannot write %s: %s. %s.\nhint: %s", path_.c_str(), std::strerror(number), loss,
       full ? "free some space, or choose another run folder" : "check the run folder's permissions");
+}
+
+const char* const kPowerColumns =
+    "time_ns,gpu,uuid,power_mw,energy_uj,sm_clock_mhz,mem_clock_mhz,temperature_c,throttle_reasons,utilization_pct\n";
+
+int append_power_row(SampleFile* file, const PowerRow& row) {
+  char line[320];
+  const auto& v = row.value;
+  std::string throttle = "-1";
+  if (v[device::kThrottleReasons] >= 0) {
+    char hex[24];
+    std::snprintf(hex, sizeof hex, "0x%" PRIx64, static_cast<uint64_t>(v[device::kThrottleReasons]));
+    throttle = hex;
+  }
+  int length =
+      std::snprintf(line, sizeof line,
+                    "%" PRId64 ",%u,%s,%" PRId64 ",%" PRId64 ",%" PRId64 ",%" PRId64 ",%" PRId64 ",%s,%" PRId64 "\n",
+                    row.time_ns, row.gpu, row.uuid, v[device::kPowerMw], v[device::kEnergyUj], v[device::kSmClockMhz],
+                    v[device::kMemClockMhz], v[device::kTemperatureC], throttle.c_str(), v[device::kUtilizationPct]);
+  return file->append(row.time_ns, line, static_cast<size_t>(length));
 }
 
 }  // namespace powerccl::agent

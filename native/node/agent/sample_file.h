@@ -2,8 +2,11 @@
 // A file of samples in the run folder: `# key: value` lines, a header line, rows. Buffered, and written in whole lines,
 // so that a killed agent leaves a readable file.
 #pragma once
+#include <array>
 #include <cstdint>
 #include <string>
+
+#include "device/nvml_sample.h"
 
 namespace powerccl::agent {
 
@@ -39,10 +42,22 @@ class SampleFile {
   int resume();
 
   std::string path_;
-  int fd_ = -1;
-  int error_ = 0;
+  int fd_ = -1, error_ = 0;
   int64_t oldest_ns_ = 0;  // of the buffered rows; 0: none
   std::string buffer_;
 };
+
+// The rows of <run folder>/power-<host>.csv.
+// What a node's GPUs said at one moment. A metric that could not be read is -1.
+struct PowerRow {
+  int64_t time_ns = 0;  // CLOCK_MONOTONIC, the middle of the power reading
+  uint32_t gpu = 0;
+  const char* uuid = "";
+  std::array<int64_t, device::kMetrics> value{};
+};
+
+extern const char* const kPowerColumns;  // the header line
+
+int append_power_row(SampleFile* file, const PowerRow& row);
 
 }  // namespace powerccl::agent

@@ -2,6 +2,8 @@
 // One client's socket: whole messages in, with who sent them and what they passed along; whole messages out. Sending is
 // safe from several threads; all else is the loop's.
 #pragma once
+#include <sys/types.h>
+
 #include <atomic>
 #include <cstddef>
 #include <deque>
@@ -13,7 +15,7 @@
 
 namespace powerccl::daemon {
 
-// A file that a user passed, closed by that user's thread (closer.h).
+// A file that a user passed, closed by that user's thread.
 class Fd {
  public:
   Fd() = default;
@@ -82,5 +84,14 @@ class Connection {
   size_t unsent_bytes_ = 0;
   bool failed_ = false;
 };
+
+// Closing what users passed. Closing a lingering TCP socket, or a file on a user's FUSE file system, takes as long as
+// its owner likes. So a thread per user closes that user's descriptors, and no other thread waits for it.
+// Does not wait.
+void close_later(uid_t uid, int fd);
+// Closes a client's socket: now if nothing unread is in it, which could hold descriptors too; else later.
+void close_socket(uid_t uid, int socket);
+// How many descriptors of the user still wait to be closed.
+size_t count_closing(uid_t uid);
 
 }  // namespace powerccl::daemon

@@ -10,6 +10,7 @@
 // Those who share a device each have a wish, and the highest is carried out. Where the newest is to count instead
 // (Sharing), it replaces the wishes of all.
 #pragma once
+#include <cstddef>
 #include <cstdint>
 #include <map>
 #include <optional>
@@ -18,10 +19,24 @@
 
 #include "abi/lease.h"
 #include "daemon/driver.h"
-#include "daemon/job.h"
 #include "daemon/sharing.h"
 
 namespace powerccl::daemon {
+
+// One call of the driver.
+struct Job {
+  enum Kind { kSet, kRestore, kRead } kind = kRead;
+  size_t device = 0;
+  uint32_t min_mhz = 0, max_mhz = 0;
+  // Whom to answer, and with what beside the outcome; session 0: no session.
+  uint64_t session = 0, serial = 0, lease = 0;
+  uint32_t flags = 0, interval_ms = 0;
+};
+
+struct Done {
+  Job job;
+  Outcome outcome;
+};
 
 using SessionId = uint64_t;  // 0: none
 
@@ -38,8 +53,7 @@ struct Answer {
   uint64_t lease = 0;
   uint32_t min_mhz = 0, max_mhz = 0;
   Outcome outcome;
-  uint32_t holder_pid = 0, holder_uid = 0;
-  uint32_t interval_ms = 0;
+  uint32_t holder_pid = 0, holder_uid = 0, interval_ms = 0;
   std::string text;
 };
 
@@ -137,8 +151,7 @@ class LeaseTable {
   // Whom to answer when a clock has been set.
   struct Asker {
     SessionId session = 0;
-    uint64_t serial = 0;
-    uint64_t lease = 0;
+    uint64_t serial = 0, lease = 0;
     uint32_t flags = 0;
     Clocks wish;
   };

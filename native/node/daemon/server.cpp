@@ -8,11 +8,14 @@
 #include <sys/signalfd.h>
 #include <sys/socket.h>
 #include <sys/timerfd.h>
+#include <sys/un.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <csignal>
+#include <cstddef>
+#include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -21,10 +24,38 @@
 #include "abi/helper.h"
 #include "daemon/clock.h"
 #include "daemon/log.h"
-#include "daemon/notify.h"
-#include "daemon/tags.h"
 
 namespace powerccl::daemon {
+
+// systemd's notification protocol (sd_notify(3)): a datagram to the socket in NOTIFY_SOCKET.
+// "READY=1", "STOPPING=1", "WATCHDOG=1". Does nothing without systemd.
+void notify(const char* state);
+
+// How often systemd wants to hear WATCHDOG=1, halved so as to be in time; 0: never.
+int64_t watchdog_interval_ns();
+
+void notify(const char* state) {
+  const char* path = std::getenv("NOTIFY_SOCKET");
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  if (path == nullptr || (path[0] != '/' && path[0] != '@') || std::strlen(path) >= sizeof address.sun_path) return;
+  std::memcpy(address.sun_path, path, std::strlen(path));
+  if (address.sun_path[0] == '@') address.sun_path[0] = '\0';  // an abstract name
+  const int socket = ::socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+  if (socket < 0) return;
+  const auto length = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + std::strlen(path));
+  sendto(socket, state, std::strlen(state), MSG_NOSIGNAL | MSG_DONTWAIT, reinterpret_cast<sockaddr*>(&address), length);
+  close(socket);
+}
+
+int64_t watchdog_interval_ns() {
+  const char* microseconds = std::getenv("WATCHDOG_USEC");
+  const char* pid = std::getenv("WATCHDOG_PID");
+  if (microseconds == nullptr || (pid != nullptr && std::strtol(pid, nullptr, 10) != getpid())) return 0;
+  const long long interval = std::strtoll(microseconds, nullptr, 10);
+  return interval > 0 ? interval * 1000 / 2 : 0;
+}
+
 namespace {
 
 constexpr int64_t kMs = 1'000'000;

@@ -29,10 +29,26 @@
 
 namespace powerccl::daemon {
 
+// What an event of epoll is about.
+enum class Source : uint64_t { kListener, kSignal, kBell, kTimer, kInput, kSession, kPeer };
+
+// Sessions are numbered, never reused, so that an event for one that has just ended finds no session.
+inline uint64_t tag_of(Source source, uint64_t number = 0) {
+  return number << 3 | static_cast<uint64_t>(source);
+}
+inline Source source_of(uint64_t tag) {
+  return static_cast<Source>(tag & 7);
+}
+inline uint64_t number_of(uint64_t tag) {
+  return tag >> 3;
+}
+
+// A session number that no client has: the reader of a clock is a status query.
+inline constexpr uint64_t kQuerySession = UINT64_MAX;
+
 struct ServerSettings {
   Config config;
-  bool dry = false;
-  bool emulated = false;
+  bool dry = false, emulated = false;
   bool by_pipe = false;  // lives by its standard input, says `ready` on standard output
 };
 
@@ -181,7 +197,7 @@ class Server : public Actions {
   // Devices of that name, all for ""; empty: there is none.
   std::vector<size_t> named(const std::string& device) const;
 
-  // Status (answers.cpp)
+  // Status (requests.cpp)
   void query_status(SessionId id, Session* session, uint64_t serial, int64_t now_ns);
   void begin_round(int64_t now_ns);
   void take_reading(const Done& done);

@@ -11,10 +11,9 @@
 #include <utility>
 
 #include "daemon/clock.h"
-#include "daemon/closer.h"
+#include "daemon/connection.h"
 #include "daemon/log.h"
 #include "daemon/server.h"
-#include "daemon/tags.h"
 
 namespace powerccl::daemon {
 namespace {

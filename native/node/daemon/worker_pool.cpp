@@ -12,7 +12,6 @@
 #include "daemon/clock.h"
 #include "daemon/log.h"
 #include "daemon/server.h"
-#include "daemon/tags.h"
 
 namespace powerccl::daemon {
 namespace {

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Busy and idle time of all processors of this host, from /proc/stat.
-#ifndef POWERCCL_DEVICE_CPU_TIME_H
-#define POWERCCL_DEVICE_CPU_TIME_H
+#pragma once
 #include <stdint.h>
 
 namespace powerccl::device {
@@ -23,4 +22,3 @@ int cpu_time_open(const char* proc_stat);
 bool cpu_time_read(int file, CpuTime* time);
 
 }  // namespace powerccl::device
-#endif

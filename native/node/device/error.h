@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // How native/node/device reports what went wrong: a code to compare and record, and a short English text to print.
-#ifndef POWERCCL_DEVICE_ERROR_H
-#define POWERCCL_DEVICE_ERROR_H
+#pragma once
 
 namespace powerccl::device {
 
@@ -27,4 +26,3 @@ int fail(Error* error, int code, const char* format, ...) __attribute__((format(
 const char* hint(int code);
 
 }  // namespace powerccl::device
-#endif

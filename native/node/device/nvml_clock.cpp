@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "device/nvml_library.h"
-#include "device/privilege.h"
+#include "device/process.h"
 
 namespace powerccl::device {
 namespace {

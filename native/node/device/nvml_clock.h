@@ -6,8 +6,7 @@
 // functions may be called from any thread; calls on one GPU are serialised by the driver. Nothing here throws, exits or
 // aborts; a lost GPU, missing rights or a function that this NVML lacks come back as an error code (error.h). Source of
 // facts: NVIDIA's nvml.h, and docs/concepts/hardware.md for durations (a locked-clock call takes milliseconds).
-#ifndef POWERCCL_DEVICE_NVML_CLOCK_H
-#define POWERCCL_DEVICE_NVML_CLOCK_H
+#pragma once
 #include <stdint.h>
 
 #include "device/error.h"
@@ -72,4 +71,3 @@ bool clock_emulated(const ClockDevice* device);
 bool clock_may_lock(const ClockDevice* device, Error* error);
 
 }  // namespace powerccl::device
-#endif

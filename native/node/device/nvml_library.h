@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // NVML as this project uses it: the functions, looked up once. Only native/node/device includes this.
-#ifndef POWERCCL_DEVICE_NVML_LIBRARY_H
-#define POWERCCL_DEVICE_NVML_LIBRARY_H
+#pragma once
 #include <nvml.h>
 
 #include "device/error.h"
@@ -55,4 +54,3 @@ int nvml_check(nvmlReturn_t result, const char* what, Error* error);
 int nvml_lacks(const char* function, Error* error);
 
 }  // namespace powerccl::device
-#endif

@@ -4,8 +4,7 @@
 // Each metric is its own call, because their prices differ a thousandfold. On an H200 power and clocks take about 1 us,
 // and the total-energy counter takes 2.4 to 4 ms (docs/concepts/hardware.md). The caller decides how often to read
 // which.
-#ifndef POWERCCL_DEVICE_NVML_SAMPLE_H
-#define POWERCCL_DEVICE_NVML_SAMPLE_H
+#pragma once
 #include <stdint.h>
 
 #include "device/error.h"
@@ -67,4 +66,3 @@ int sample(const Sampling* sampling, const SampledGpu* gpu, Metric metric, int64
 int active_nvlinks(const Sampling* sampling, const SampledGpu* gpu);
 
 }  // namespace powerccl::device
-#endif

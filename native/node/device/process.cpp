@@ -12,6 +12,23 @@
 #include "libc/calls.h"
 
 namespace powerccl::device {
+
+bool process_has_sys_admin() {
+  constexpr unsigned kSysAdmin = 21;  // CAP_SYS_ADMIN of <linux/capability.h>
+  FILE* status = fopen("/proc/self/status", "re");
+  if (!status) return geteuid() == 0;
+  static const char kKey[] = "CapEff:";
+  unsigned long long effective = 0;
+  bool has_line = false;
+  char line[256];
+  while (!has_line && fgets(line, sizeof line, status)) {
+    has_line = strncmp(line, kKey, sizeof kKey - 1) == 0;
+    if (has_line) effective = strtoull(line + sizeof kKey - 1, nullptr, 16);
+  }
+  fclose(status);
+  return has_line ? (effective >> kSysAdmin & 1u) != 0 : geteuid() == 0;
+}
+
 namespace {
 
 constexpr size_t kIdentityDigits = 12;

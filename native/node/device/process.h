@@ -1,12 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 // What tells a process and a host from all others: numbers and names repeat across namespaces and restarts.
-#ifndef POWERCCL_DEVICE_PROCESS_H
-#define POWERCCL_DEVICE_PROCESS_H
+#pragma once
 #include <stddef.h>
 #include <stdint.h>
 #include <sys/types.h>
 
 namespace powerccl::device {
+
+// Whether CAP_SYS_ADMIN is in this process's effective set (/proc/self/status, CapEff): what the NVIDIA driver asks for
+// before it changes clocks. Root without it, as in an unprivileged container, does not count.
+bool process_has_sys_admin();
 
 // Field 22 of /proc/<pid>/stat on the host's clock (abi/host_clock.h); 0 if there is no such process or it is a zombie.
 uint64_t process_start_ticks(pid_t pid);
@@ -19,4 +22,3 @@ void boot_id(char* digits, size_t size);
 void host_identity(char* text, size_t size);
 
 }  // namespace powerccl::device
-#endif

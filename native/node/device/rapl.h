@@ -4,8 +4,7 @@
 //
 // Source of facts: Linux, Documentation/power/powercap/powercap.rst and <arch/x86/events/rapl.c>. AMD's counters appear
 // in the same two places under the same names.
-#ifndef POWERCCL_DEVICE_RAPL_H
-#define POWERCCL_DEVICE_RAPL_H
+#pragma once
 #include <stdint.h>
 
 namespace powerccl::device {
@@ -34,4 +33,3 @@ void rapl_close(Rapl* rapl);
 int64_t rapl_read_uj(const RaplDomain* domain);
 
 }  // namespace powerccl::device
-#endif

@@ -14,7 +14,7 @@
 #include <cstring>
 
 #include "abi/host_clock.h"
-#include "bench/failure.h"
+#include "bench/values.h"
 
 namespace powerccl::bench {
 namespace {

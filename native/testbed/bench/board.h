@@ -1,10 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // One page shared by all ranks of a run and their supervisors: rendezvous, barriers, reductions, the first
 // failure, and rank 0's mailbox to its supervisor. All waits here end when a process has failed or died.
-#ifndef POWERCCL_BENCH_BOARD_H
-#define POWERCCL_BENCH_BOARD_H
+#pragma once
 #include <atomic>
-#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -149,8 +147,7 @@ class Board {
   double reduce(int rank, double value, double (*combine)(double, double));
 
   char magic_[8];
-  uint32_t ranks_;
-  uint32_t creator_pid_;
+  uint32_t ranks_, creator_pid_;
   std::atomic<uint32_t> ready_, attached_;
   std::atomic<uint32_t> failed_, failing_;
   int32_t exit_code_;
@@ -167,4 +164,3 @@ class Board {
 };
 
 }  // namespace powerccl::bench
-#endif

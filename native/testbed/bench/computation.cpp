@@ -5,7 +5,6 @@
 #include <cmath>
 #include <string>
 
-#include "bench/failure.h"
 #include "bench/scenario.h"
 #include "bench/values.h"
 

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What GPUs compute: kernels of multiply-adds that last a given time, matrix products and memory traffic. Beside
 // collectives, in a training step, and in a scenario's steps.
-#ifndef POWERCCL_BENCH_COMPUTATION_H
-#define POWERCCL_BENCH_COMPUTATION_H
+#pragma once
 #include <cstdint>
 #include <memory>
 #include <set>
@@ -107,4 +106,3 @@ class Computation {
 };
 
 }  // namespace powerccl::bench
-#endif

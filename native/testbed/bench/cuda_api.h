@@ -3,8 +3,7 @@
 //
 // Symbols are spelled out instead of taken from <cuda.h>'s macros: new headers map some names to entry points that
 // older drivers lack. The old entry points do the same.
-#ifndef POWERCCL_BENCH_CUDA_API_H
-#define POWERCCL_BENCH_CUDA_API_H
+#pragma once
 #include <cuda.h>
 
 #include <cstdint>
@@ -100,4 +99,3 @@ class Graph {
 };
 
 }  // namespace powerccl::bench
-#endif

@@ -2,8 +2,7 @@
 // Times on emulated GPUs must not depend on the host. Model time waits while ranks enqueue, and all they enqueue counts
 // as enqueued at one moment. Collectives whose results are not checked move no data. On real GPUs these classes do
 // nothing.
-#ifndef POWERCCL_BENCH_EMULATED_TIME_H
-#define POWERCCL_BENCH_EMULATED_TIME_H
+#pragma once
 #include <cstdint>
 
 #include "bench/rank.h"
@@ -48,4 +47,3 @@ class EmulatedTime {
 };
 
 }  // namespace powerccl::bench
-#endif

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Just enough JSON to write, and to read a field of what was written: flat calls, insertion order kept, unknown values
 // become null.
-#ifndef POWERCCL_BENCH_JSON_H
-#define POWERCCL_BENCH_JSON_H
+#pragma once
 #include <cmath>
 #include <concepts>
 #include <cstdio>
@@ -115,4 +114,3 @@ inline std::string field(const std::string& line, const std::string& name) {
 }
 
 }  // namespace powerccl::bench::json
-#endif

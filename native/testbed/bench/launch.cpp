@@ -15,7 +15,7 @@
 #include <vector>
 
 #include "bench/cuda_api.h"
-#include "bench/failure.h"
+#include "bench/values.h"
 
 namespace powerccl::bench {
 namespace {

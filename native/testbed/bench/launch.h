@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Who the ranks of this run are, their processes, and the supervisor that notices when one of them dies.
-#ifndef POWERCCL_BENCH_LAUNCH_H
-#define POWERCCL_BENCH_LAUNCH_H
+#pragma once
 #include <functional>
 #include <optional>
 #include <string>
@@ -37,4 +36,3 @@ Launch prepare_launch(const Options& options);
 void supervise(const Launch& launch, const std::function<int(int, int, int)>& ranks, const std::function<void()>& lead);
 
 }  // namespace powerccl::bench
-#endif

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // A shared library loaded at run time. Handles are closed only where that is asked for: drivers do not survive it.
-#ifndef POWERCCL_BENCH_LIBRARY_H
-#define POWERCCL_BENCH_LIBRARY_H
+#pragma once
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -11,7 +10,7 @@
 #include <type_traits>
 #include <vector>
 
-#include "bench/failure.h"
+#include "bench/values.h"
 
 namespace powerccl::bench {
 
@@ -91,4 +90,3 @@ auto in_child(Ask ask, const char* died, const char* hint) {
 }
 
 }  // namespace powerccl::bench
-#endif

@@ -7,7 +7,6 @@
 #include <string>
 #include <vector>
 
-#include "bench/failure.h"
 #include "bench/launch.h"
 #include "bench/measurement.h"
 #include "bench/options.h"

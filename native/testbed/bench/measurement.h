@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // One point of a sweep as each rank measures it: all ranks go through the same steps and agree on iteration counts.
-#ifndef POWERCCL_BENCH_MEASUREMENT_H
-#define POWERCCL_BENCH_MEASUREMENT_H
+#pragma once
 #include <optional>
 #include <vector>
 
@@ -80,4 +79,3 @@ double median(std::vector<double> values);
 void run_sweep(const Options& options, const std::vector<Point>& plan, Rank& rank);
 
 }  // namespace powerccl::bench
-#endif

@@ -2,8 +2,7 @@
 // The part of NCCL's API that the bench uses, from libnccl.so.2 at run time. Declarations are ours, written from NCCL
 // 2.x's public ABI. Enum values and argument lists have not changed since 2.7 (send/recv), 2.10 (avg, bfloat16)
 // and 2.28 (all-to-all, gather, scatter).
-#ifndef POWERCCL_BENCH_NCCL_API_H
-#define POWERCCL_BENCH_NCCL_API_H
+#pragma once
 #include <cuda.h>
 
 #include <climits>
@@ -24,8 +23,7 @@ using NcclComm = struct NcclCommOpaque*;
 // ncclConfig_t of NCCL 2.27, which later ones take: they only add to its end.
 struct NcclConfig {
   size_t size = sizeof(NcclConfig);
-  unsigned magic = 0xcafebeef;
-  unsigned version = 22700;
+  unsigned magic = 0xcafebeef, version = 22700;
   int blocking = kUndefined, cga_cluster_size = kUndefined, min_ctas = kUndefined, max_ctas = kUndefined;
   const char* net_name = nullptr;
   int split_share = kUndefined, traffic_class = kUndefined;
@@ -116,4 +114,3 @@ class LibraryCopies {
 };
 
 }  // namespace powerccl::bench
-#endif

@@ -1,14 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // Options of a command line, on CLI11: each is named once, beside what it does and what --help says of it.
-#ifndef POWERCCL_BENCH_OPTION_TABLE_H
-#define POWERCCL_BENCH_OPTION_TABLE_H
+#pragma once
 #include <CLI/CLI.hpp>
 #include <functional>
 #include <memory>
 #include <string>
 #include <vector>
 
-#include "bench/failure.h"
 #include "bench/values.h"
 
 namespace powerccl::bench {
@@ -95,4 +93,3 @@ class OptionTable {
 };
 
 }  // namespace powerccl::bench
-#endif

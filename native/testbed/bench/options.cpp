@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <utility>
 
-#include "bench/failure.h"
 #include "bench/option_table.h"
 #include "bench/values.h"
 

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The command line. NCCL tests' options keep their letters and meanings; sizes take the suffixes K, M, G (of 1024).
-#ifndef POWERCCL_BENCH_OPTIONS_H
-#define POWERCCL_BENCH_OPTIONS_H
+#pragma once
 #include <cstddef>
 #include <optional>
 #include <string>
@@ -65,4 +64,3 @@ Options parse_options(int argc, char** argv);
 std::vector<int> parse_clocks(const std::string& text);
 
 }  // namespace powerccl::bench
-#endif

@@ -2,8 +2,7 @@
 // What is measured: communication patterns, element types and operators, the ways in which NCCL carries a collective
 // out, and what the GPU computes meanwhile. How NCCL tests' `size` becomes counts and buffers, bus bandwidth, and the
 // NCCL calls.
-#ifndef POWERCCL_BENCH_PATTERN_H
-#define POWERCCL_BENCH_PATTERN_H
+#pragma once
 #include <array>
 #include <cstddef>
 #include <cstdint>
@@ -175,17 +174,14 @@ struct Call {
   Pattern pattern;
   Type type;
   Op op;
-  int root;
-  int ranks;
-  int rank;
+  int root, ranks, rank;
   Shape shape;
   bool in_place;
   bool grouped;  // all-to-all, gather, scatter from send/recv even where NCCL has the call
 };
 // Where a rank's send and receive data begin inside its two buffers; in place both are in `recv_buffer`.
 struct Buffers {
-  CUdeviceptr send;
-  CUdeviceptr recv;
+  CUdeviceptr send, recv;
 };
 Buffers place(const Call& call, CUdeviceptr send_buffer, CUdeviceptr recv_buffer);
 
@@ -193,4 +189,3 @@ Buffers place(const Call& call, CUdeviceptr send_buffer, CUdeviceptr recv_buffer
 void enqueue(const NcclApi& nccl, const Call& call, Buffers buffers, NcclComm comm, CUstream stream);
 
 }  // namespace powerccl::bench
-#endif

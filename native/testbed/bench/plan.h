@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The points of a sweep, in the order they are measured, and which of them are already done.
-#ifndef POWERCCL_BENCH_PLAN_H
-#define POWERCCL_BENCH_PLAN_H
+#pragma once
 #include <cstdint>
 #include <set>
 #include <string>
@@ -38,4 +37,3 @@ std::vector<Point> make_plan(const Options& options, int ranks, const std::set<s
 std::vector<size_t> sizes_of(const Options& options);
 
 }  // namespace powerccl::bench
-#endif

@@ -11,7 +11,7 @@
 #include <utility>
 
 #include "bench/computation.h"
-#include "bench/failure.h"
+#include "bench/values.h"
 
 namespace powerccl::bench {
 namespace {

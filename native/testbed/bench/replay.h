@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The replay of a scenario's iterations as each rank runs it.
-#ifndef POWERCCL_BENCH_REPLAY_H
-#define POWERCCL_BENCH_REPLAY_H
+#pragma once
 #include <cstdint>
 #include <utility>
 #include <vector>
@@ -30,4 +29,3 @@ struct Stretch {
 IterationTimes times_of(const std::vector<Stretch>& stretches);
 
 }  // namespace powerccl::bench
-#endif

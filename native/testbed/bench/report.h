@@ -1,15 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 // What rank 0's supervisor does beside waiting: it samples NVML and asks for clocks. It turns rank 0's news into the
 // lines on stdout and the files of docs/reference/bench.md. A mode's own part is one of the reports below.
-#ifndef POWERCCL_BENCH_REPORT_H
-#define POWERCCL_BENCH_REPORT_H
+#pragma once
+#include <fcntl.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <cstdint>
 #include <cstdio>
 #include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
-#include "bench/clock_socket.h"
 #include "bench/json.h"
 #include "bench/launch.h"
 #include "bench/measurement.h"
@@ -18,6 +21,35 @@
 #include "bench/scenario.h"
 
 namespace powerccl::bench {
+
+// The process that holds leases on the GPUs sets clocks (`powerccl bench` or `powerccl profile`). The daemon restores
+// the clocks when that process ends. The messages of this socket are in docs/reference/bench.md.
+class ClockSocket {
+ public:
+  // Takes over the inherited descriptor.
+  explicit ClockSocket(int socket) : socket_(socket) { fcntl(socket_, F_SETFD, FD_CLOEXEC); }
+  ~ClockSocket() { close(socket_); }
+  ClockSocket(const ClockSocket&) = delete;
+  ClockSocket& operator=(const ClockSocket&) = delete;
+
+  // Sets the SM clock of all GPUs; 0 MHz is the default clock. Returns "", or why it could not be set.
+  std::string set(int mhz) { return ask(mhz); }
+  // Asks whether the clock that was set last still holds: "", or why not.
+  std::string check() { return ask(-1); }
+
+ private:
+  std::string ask(int32_t request) {
+    char answer[240] = "";
+    if (send(socket_, &request, sizeof request, MSG_NOSIGNAL) != sizeof request ||
+        recv(socket_, answer, sizeof answer, 0) != sizeof answer) {
+      return "the process that sets clocks has died";
+    }
+    answer[sizeof answer - 1] = '\0';
+    return answer;
+  }
+
+  int socket_;
+};
 
 struct Setting {  // decided before any rank exists
   bool emulated, moves_data;
@@ -82,7 +114,7 @@ std::unique_ptr<Report> scenario_report(const Options& options, const Setting& s
 double unix_s();
 std::optional<double> median_of(const std::vector<double>& values);
 
-// ---- Objects that sweeps and servers have in common (report_json.cpp).
+// ---- Objects that sweeps and servers have in common.
 // What is common to every mode. `start` and `sampler` are null before the ranks have started.
 json::Object header_object(const Options& options, const Setting& setting, const Launch& launch, double started_unix_s,
                            const StartNews* start, Sampler* sampler);
@@ -107,4 +139,3 @@ json::Object machine_object(const Board& board, const StartNews* start, const Sa
 void check_same_machine(const std::string& path, const json::Object& here);
 
 }  // namespace powerccl::bench
-#endif

@@ -4,8 +4,7 @@
 // Energy counters move in steps (every 20 to 100 ms), so energy over a stretch of time comes from the updates seen. For
 // a steady loop it is power between the first and the last update inside it. For an arbitrary stretch it is a straight
 // line between neighbouring updates.
-#ifndef POWERCCL_BENCH_SAMPLER_H
-#define POWERCCL_BENCH_SAMPLER_H
+#pragma once
 #include <atomic>
 #include <cstdint>
 #include <mutex>
@@ -106,4 +105,3 @@ class Sampler {
 };
 
 }  // namespace powerccl::bench
-#endif

@@ -12,7 +12,6 @@
 #include <cstring>
 #include <sstream>
 
-#include "bench/failure.h"
 #include "bench/values.h"
 
 namespace powerccl::bench {

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // A scenario file: what every rank computes and communicates in one iteration of a training job
 // (docs/reference/scenarios.md has the language). Reading it says all that is wrong with it before a GPU is touched.
-#ifndef POWERCCL_BENCH_SCENARIO_H
-#define POWERCCL_BENCH_SCENARIO_H
+#pragma once
 #include <cstdint>
 #include <map>
 #include <string>
@@ -94,4 +93,3 @@ size_t largest_piece_bytes(const Operation& operation, int ranks);
 void check_ranks(const Scenario& scenario, int ranks);
 
 }  // namespace powerccl::bench
-#endif

@@ -3,8 +3,8 @@
 #include <cmath>
 #include <set>
 
-#include "bench/failure.h"
 #include "bench/scenario.h"
+#include "bench/values.h"
 
 namespace powerccl::bench {
 namespace {

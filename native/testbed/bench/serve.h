@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // A server of trials: ranks keep their processes and CUDA contexts. Each trial has an instance of NCCL of its own,
 // which reads its variables. The supervisor reads requests on stdin and replies on stdout (docs/reference/bench.md).
-#ifndef POWERCCL_BENCH_SERVE_H
-#define POWERCCL_BENCH_SERVE_H
+#pragma once
 #include <string>
 
 #include "bench/rank.h"
@@ -33,4 +32,3 @@ Command parse_command(const std::string& line, const Options& options, int ranks
 bool may_set(const std::string& name);
 
 }  // namespace powerccl::bench
-#endif

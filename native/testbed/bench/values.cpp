@@ -12,8 +12,6 @@
 #include <cstdlib>
 #include <cstring>
 
-#include "bench/failure.h"
-
 namespace powerccl::bench {
 namespace {
 

@@ -4,8 +4,7 @@
 // Values repeat with a prime period, which shows a chunk in the wrong place or from the wrong rank. Filling costs a
 // memcpy, comparing a memcmp. Reductions are exact in any order wherever the type allows it. Averages
 // over a number of ranks that is no power of two, and sums beyond the mantissa, may differ by one rounding per rank.
-#ifndef POWERCCL_BENCH_VERIFY_H
-#define POWERCCL_BENCH_VERIFY_H
+#pragma once
 #include <cstddef>
 #include <cstdint>
 #include <vector>
@@ -39,4 +38,3 @@ size_t count_wrong(const Call& call, const std::vector<uint8_t>& received);
 size_t count_wrong(const Call& call, const std::vector<uint8_t>& received, size_t first);
 
 }  // namespace powerccl::bench
-#endif

@@ -1,11 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // What emulated GPUs receive and publish (native/testbed/physics), by the emulator's own name as well.
-#ifndef POWERCCL_EMULATOR_MESSAGES_H
-#define POWERCCL_EMULATOR_MESSAGES_H
+#pragma once
 #include "physics/collective_messages.h"
 #include "physics/messages.h"
 
 namespace powerccl::emulator {
 using namespace physics;
 }
-#endif

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Model time: what is due when, the GPUs as time passes over them, and work whose speed follows their clocks.
-#ifndef POWERCCL_PHYSICS_CLOCKWORK_H
-#define POWERCCL_PHYSICS_CLOCKWORK_H
+#pragma once
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -104,4 +103,3 @@ class Clockwork {
 };
 
 }  // namespace powerccl::physics
-#endif

@@ -5,7 +5,7 @@
 #include <cstring>
 
 #include "physics/collective_engine.h"
-#include "physics/collective_reduce.h"
+#include "physics/collective_types.h"
 
 namespace powerccl::physics {
 

@@ -6,14 +6,12 @@
 // arrival of its last rank; a transfer from the arrival of both ends. Each is a *flow* on the GPUs it touches. Its
 // bandwidth is the platform's for the lowest of their clocks, shared with the other flows there. Nothing here depends
 // on wall time.
-#ifndef POWERCCL_PHYSICS_COLLECTIVE_ENGINE_H
-#define POWERCCL_PHYSICS_COLLECTIVE_ENGINE_H
+#pragma once
 #include <array>
 #include <deque>
 #include <map>
 #include <memory>
 #include <random>
-#include <set>
 #include <string>
 #include <vector>
 
@@ -86,8 +84,7 @@ struct RankState {
 };
 
 struct Comm {
-  uint64_t id = 0;
-  uint64_t hash = 0;
+  uint64_t id = 0, hash = 0;
   bool move_data = true;
   NcclSettings settings{};
   double run_factor = 1;  // of time, drawn once
@@ -213,4 +210,3 @@ class CollectiveEngine : public CollectiveHandler {
 };
 
 }  // namespace powerccl::physics
-#endif

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // What emulated NCCL and the collective engine of the server say to each other, inside messages.h's.
-#ifndef POWERCCL_PHYSICS_COLLECTIVE_MESSAGES_H
-#define POWERCCL_PHYSICS_COLLECTIVE_MESSAGES_H
+#pragma once
 #include <cstddef>
 #include <cstdint>
 
@@ -34,10 +33,7 @@ struct NcclSettings {
     kP2pDisabled = 4,  // NCCL_P2P_DISABLE
     kShmDisabled = 8,  // NCCL_SHM_DISABLE
   };
-  uint32_t flags;
-  uint32_t threads;
-  uint32_t socket_threads;
-  uint32_t sockets_per_thread;
+  uint32_t flags, threads, socket_threads, sockets_per_thread;
   uint64_t buffer_bytes;
   uint64_t seed;  // of run-to-run noise; 0: the communicator's own
 };
@@ -49,9 +45,7 @@ inline constexpr int kAlgorithms = 7, kProtocols = 3;
 
 struct Join {
   uint8_t key[128];  // of NCCL's unique id
-  uint32_t ranks;
-  uint32_t rank;
-  uint32_t gpu;
+  uint32_t ranks, rank, gpu;
   uint32_t move_data;  // 0: this rank asks that operations move nothing
   NcclSettings settings;
 };
@@ -59,11 +53,9 @@ struct Join {
 struct Joined {
   uint64_t comm;
   uint64_t hash;  // the same on all ranks, different from other communicators'
-  uint32_t ranks;
-  uint32_t rank;
+  uint32_t ranks, rank;
   uint32_t channels;  // NCCL's default
-  uint32_t warps;
-  uint32_t multiprocessors;
+  uint32_t warps, multiprocessors;
   uint8_t has_nvls;
   uint8_t has_ll128;  // without being asked for
   uint8_t reserved[2];
@@ -72,15 +64,13 @@ struct Joined {
 
 struct Member {
   uint64_t comm;
-  uint32_t rank;
-  uint32_t reserved;
+  uint32_t rank, reserved;
 };
 
 struct Split {
   uint64_t comm;
   uint32_t rank;
-  int32_t color;
-  int32_t key;
+  int32_t color, key;
   uint32_t reserved;
 };
 
@@ -128,16 +118,14 @@ struct CollectiveTask {
   uint8_t method;     // method_byte(), or 0: the server's default
   uint8_t channels;   // 0: the server's default
   uint64_t count;     // per NCCL's argument
-  BufferRef input;
-  BufferRef output;
+  BufferRef input, output;
   BufferRef scalar;  // kPreMulSum with a scalar in device memory; else kNoAllocation and `scalar.offset` is its bits
 };
 
 // Payload of a submitted kernel: this, then `tasks` CollectiveTasks, collectives before point-to-point tasks.
 struct CollectivePlan {
   uint64_t comm;
-  uint32_t rank;
-  uint32_t tasks;
+  uint32_t rank, tasks;
   uint64_t plan;
   uint32_t want_events;
   uint32_t moves_data;  // 0: the result is not read; where all ranks say so, only time passes
@@ -167,4 +155,3 @@ inline constexpr size_t kMaxTasks = (kMaxPayloadBytes - sizeof(CollectivePlan)) 
 inline constexpr size_t kMaxEventsPerReply = kMaxPayloadBytes / sizeof(CommEvent);
 
 }  // namespace powerccl::physics
-#endif

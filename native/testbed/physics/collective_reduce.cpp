@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "physics/collective_reduce.h"
-
 #include <algorithm>
 #include <bit>
 #include <cmath>
 #include <cstring>
 #include <type_traits>
+
+#include "physics/collective_types.h"
 
 namespace powerccl::physics {
 

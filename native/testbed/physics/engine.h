@@ -4,14 +4,12 @@
 // Model time is CLOCK_MONOTONIC nanoseconds but independent of wall time: the engine's driver calls advance().
 // The server drives it with the real clock; calibration tests drive it as fast as they like. One thread only, except
 // what run_in_worker() runs.
-#ifndef POWERCCL_PHYSICS_ENGINE_H
-#define POWERCCL_PHYSICS_ENGINE_H
+#pragma once
 #include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <memory>
 #include <span>
-#include <string>
 #include <vector>
 
 #include "physics/gpu.h"
@@ -84,4 +82,3 @@ class Engine {
 };
 
 }  // namespace powerccl::physics
-#endif

@@ -4,17 +4,51 @@
 //
 // Power is constant between two calls of settle(), so its integral is exact. Code that changes what runs calls
 // settle(now) first, then the change, then update(), which gives the new clock and power.
-#ifndef POWERCCL_PHYSICS_GPU_H
-#define POWERCCL_PHYSICS_GPU_H
+#pragma once
+#include <compare>
 #include <cstdint>
+#include <map>
 #include <set>
-#include <tuple>
+#include <string>
+#include <vector>
 
 #include "physics/messages.h"
 #include "physics/platform.h"
-#include "physics/truth.h"
 
 namespace powerccl::physics {
+
+// What each state of each emulated GPU really took: for checking analyses that have to infer it from samples.
+//
+// A GPU is in one state between two changes of what runs on it, and its power is constant in between. So the sums are
+// those of the model's own integration and not of any reading.
+class Truth {
+ public:
+  struct Operation {
+    uint8_t pattern = 255;          // of Pattern; others: not known
+    uint64_t size_class_bytes = 0;  // the power of two at or below what a trace calls the operation's size
+    auto operator<=>(const Operation&) const = default;
+  };
+  struct State {
+    uint32_t gpu = 0;
+    bool asleep = false, computing = false;
+    std::vector<Operation> running;  // ascending
+    auto operator<=>(const State&) const = default;
+  };
+  struct Sum {
+    int64_t ns = 0;
+    double microjoules = 0;
+  };
+
+  static Operation operation(uint8_t pattern, double bytes);
+  void spent(const State& state, int64_t ns, double watts);
+  void began(uint32_t gpu, const Operation& operation) { ++operations_[{gpu, operation}]; }
+  // As JSON; `error` says why not.
+  bool write(const std::string& path, const std::string& platform, std::string& error) const;
+
+ private:
+  std::map<State, Sum> states_;
+  std::map<std::pair<uint32_t, Operation>, uint64_t> operations_;
+};
 
 // An operation's kernels or copies on one GPU.
 struct Communication {
@@ -74,26 +108,20 @@ class Gpu {
 
   const Platform* platform_;
   double draws_;  // times what the platform says
-  int64_t settled_;
-  int64_t idle_since_;
-  int64_t refresh_;
+  int64_t settled_, idle_since_, refresh_;
   double clock_mhz_;
   double cap_mhz_;    // what the power governor allows
   double average_w_;  // over the governor's lag
   double slow_w_;     // over its long average
-  double temperature_c_;
-  double watts_ = 0;
+  double temperature_c_, watts_ = 0;
   uint32_t kernels_ = 0;
   Activity activities_{0, 0};  // of all of them together; they share the GPU
   uint32_t locked_min_mhz_ = 0, locked_max_mhz_ = 0;
-  bool asleep_ = true;
-  bool capped_ = false;
+  bool asleep_ = true, capped_ = false;
   std::multiset<Communication> communications_;  // of each that runs here
-  Integral energy_{};
-  Integral busy_{};
+  Integral energy_{}, busy_{};
   Truth* truth_ = nullptr;
   Truth::State state_{};  // since settled_; kept for truth_ only
 };
 
 }  // namespace powerccl::physics
-#endif

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // What the engine has on its two sides: the collective engine that it feeds, and the outside that it acts upon.
-#ifndef POWERCCL_PHYSICS_INTERFACES_H
-#define POWERCCL_PHYSICS_INTERFACES_H
+#pragma once
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -62,4 +61,3 @@ class Outside {
 };
 
 }  // namespace powerccl::physics
-#endif

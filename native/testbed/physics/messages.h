@@ -7,8 +7,7 @@
 // no model time. Requests carry a nonzero `request`; the reply repeats it. Completion costs no message: the server
 // publishes it in a page shared with each client (`ClientPage`). The state of all GPUs is in one page shared with all
 // clients (`BoardPage`). Both ends come from the same build; `kAbi` refuses anything else.
-#ifndef POWERCCL_PHYSICS_MESSAGES_H
-#define POWERCCL_PHYSICS_MESSAGES_H
+#pragma once
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
@@ -62,17 +61,13 @@ struct Header {
 
 struct Hello {
   Header header;
-  uint32_t abi;
-  uint32_t role;
-  uint32_t pid;
+  uint32_t abi, role, pid;
   uint32_t client;  // kCallback: the client it belongs to
 };
 
 struct Welcome {  // descriptors attached: board page, and for kCuda the client page
   Header header;
-  uint32_t abi;
-  uint32_t client;
-  uint32_t gpus;
+  uint32_t abi, client, gpus;
   int32_t error;  // 0, or an errno
 };
 
@@ -98,8 +93,7 @@ struct Free {
 
 struct Context {
   Header header;
-  uint32_t gpu;
-  uint32_t alive;
+  uint32_t gpu, alive;
 };
 
 struct SetLockedClocks {
@@ -145,8 +139,7 @@ struct EventRecord {
 
 struct Wait {  // until another stream has come as far as `on_sequence`
   StreamHeader to;
-  uint32_t on_stream;
-  uint32_t reserved;
+  uint32_t on_stream, reserved;
   uint64_t on_sequence;
 };
 
@@ -160,10 +153,8 @@ struct Callback {
 
 struct WriteValue {
   StreamHeader to;
-  uint64_t allocation;
-  uint64_t offset;
-  uint32_t value;
-  uint32_t reserved;
+  uint64_t allocation, offset;
+  uint32_t value, reserved;
 };
 
 struct Collective {  // followed by `payload_bytes` of payload, opaque to the core
@@ -176,15 +167,13 @@ struct Collective {  // followed by `payload_bytes` of payload, opaque to the co
 struct RunCallback {
   Header header;
   uint64_t callback;
-  uint32_t stream;
-  uint32_t reserved;
+  uint32_t stream, reserved;
   uint64_t sequence;
 };
 
 struct CallbackDone {
   Header header;
-  uint32_t stream;
-  uint32_t reserved;
+  uint32_t stream, reserved;
   uint64_t sequence;
 };
 
@@ -211,8 +200,7 @@ struct OpSlot {
   std::atomic<uint32_t> waiters;
   std::atomic<int32_t> result;  // given by the collective engine
   uint32_t reserved;
-  std::atomic<uint64_t> started_ns;
-  std::atomic<uint64_t> stopped_ns;
+  std::atomic<uint64_t> started_ns, stopped_ns;
 };
 
 struct ClientPage {
@@ -231,13 +219,10 @@ struct Integral {
 
 struct GpuState {
   std::atomic<uint32_t> version;  // odd while being written (sequence lock)
-  uint32_t clock_mhz;
-  uint32_t memory_clock_mhz;
-  uint32_t locked_min_mhz;
+  uint32_t clock_mhz, memory_clock_mhz, locked_min_mhz;
   uint32_t locked_max_mhz;    // 0: not locked
   uint32_t throttle_reasons;  // NVML's bits
-  uint32_t p_state;
-  uint32_t power_limit_mw;
+  uint32_t p_state, power_limit_mw;
   uint64_t since_ns;
   uint64_t refresh_ns;  // last refresh of the readings at or before since_ns
   double temperature_c;
@@ -255,9 +240,7 @@ struct BoardGpu {
 
 struct BoardPage {
   char magic[8];  // "PWCCLEMU"
-  uint32_t abi;
-  uint32_t gpus;
-  uint32_t server_pid;
+  uint32_t abi, gpus, server_pid;
   char platform[48];  // name and fingerprint: "t4x8 0b2e91c4"
   char gpu_name[64];
   char driver_version[80];
@@ -266,8 +249,7 @@ struct BoardPage {
   // from a server that is behind, gets the state of then. Extrapolation would have to be taken back.
   std::atomic<uint64_t> known_until_ns;
   std::atomic<uint64_t> advances;  // counts up where states begin to change, with known_until_ns set to that moment
-  uint64_t memory_bytes;
-  uint64_t refresh_period_ns;
+  uint64_t memory_bytes, refresh_period_ns;
   uint64_t energy_read_ns;  // how long reading the energy counter takes
   uint32_t clock_min_mhz, clock_max_mhz, clock_step_mhz, memory_clock_mhz;
   uint32_t compute_major, compute_minor, multiprocessors;
@@ -276,4 +258,3 @@ struct BoardPage {
 };
 
 }  // namespace powerccl::physics
-#endif

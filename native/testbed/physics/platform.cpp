@@ -11,9 +11,11 @@
 #include <cstdlib>
 #include <cstring>
 #include <functional>
+#include <initializer_list>
 #include <map>
 #include <sstream>
 #include <string_view>
+#include <utility>
 
 namespace powerccl::physics {
 namespace {
@@ -99,143 +101,95 @@ std::string shown(const std::string& text) {
 
 using Setter = std::function<bool(const std::string&)>;
 
-void add_numbers(std::map<std::string, Setter>& keys, Platform& p) {
-  auto real = [&](const char* key, double& field) {
-    keys[key] = [&field](const std::string& text) { return parse_number(text, field) && field >= 0; };
-  };
-  auto signed_real = [&](const char* key, double& field) {
-    keys[key] = [&field](const std::string& text) { return parse_number(text, field); };
-  };
-  auto whole = [&](const char* key, uint32_t& field) {
-    keys[key] = [&field](const std::string& text) {
-      double value;
-      if (!parse_number(text, value) || value < 0 || value > 4e9 || value != std::floor(value)) return false;
-      field = static_cast<uint32_t>(value);
-      return true;
-    };
-  };
-  auto flag = [&](const char* key, bool& field) {
-    keys[key] = [&field](const std::string& text) {
-      field = text == "1";
-      return text == "0" || text == "1";
-    };
-  };
-  whole("gpus", p.gpus);
-  whole("hosts", p.hosts);
-  real("network_gbs", p.network_gbs);
-  real("network_latency_us", p.network_latency_us);
-  real("network_hop_us", p.network_hop_us);
-  whole("multiprocessors", p.multiprocessors);
-  whole("nccl_channels", p.nccl_channels);
-  whole("nccl_warps", p.nccl_warps);
-  whole("compute_major", p.compute_major);
-  whole("compute_minor", p.compute_minor);
-  whole("clock_min_mhz", p.clock_min_mhz);
-  whole("clock_max_mhz", p.clock_max_mhz);
-  whole("clock_step_mhz", p.clock_step_mhz);
-  whole("clock_idle_mhz", p.clock_idle_mhz);
-  whole("memory_clock_mhz", p.memory_clock_mhz);
-  real("reference_clock_mhz", p.reference_clock_mhz);
-  real("memory_bound_share", p.memory_bound_share);
-  real("overlap_compute_rate", p.overlap_compute_rate);
-  real("kernel_launch_us", p.kernel_launch_us);
-  real("hostfunc_us", p.hostfunc_us);
-  real("memop_us", p.memop_us);
-  real("event_us", p.event_us);
-  real("copy_launch_us", p.copy_launch_us);
-  real("copy_host_gbs", p.copy_host_gbs);
-  real("copy_device_gbs", p.copy_device_gbs);
-  real("idle_p8_w", p.idle_p8_w);
-  real("idle_drop_ms", p.idle_drop_ms);
-  real("static_w", p.static_w);
-  real("tree_w", p.tree_w);
-  real("compute_w", p.compute_w);
-  real("memory_static_w", p.memory_static_w);
-  real("memory_w", p.memory_w);
-  real("kernel_compute", p.kernel.compute);
-  real("kernel_memory", p.kernel.memory);
-  real("comm_clock_w", p.comm_clock_w);
-  real("leakage_w_per_kv", p.leakage_w_per_kv);
-  real("leakage_reference_c", p.leakage_reference_c);
-  real("ambient_c", p.ambient_c);
-  real("thermal_k_per_w", p.thermal_k_per_w);
-  real("gpu_spread", p.gpu_spread);
-  real("thermal_tau_ms", p.thermal_tau_ms);
-  real("start_temperature_c", p.start_temperature_c);
-  real("power_limit_w", p.power_limit_w);
-  real("peak_limit_w", p.peak_limit_w);
-  real("governor_period_ms", p.governor_period_ms);
-  real("governor_lag_ms", p.governor_lag_ms);
-  signed_real("governor_low_w", p.governor_low_w);
-  signed_real("governor_high_w", p.governor_high_w);
-  real("governor_step_mhz", p.governor_step_mhz);
-  real("governor_slow_ms", p.governor_slow_ms);
-  real("governor_slow_gain", p.governor_slow_gain);
-  real("governor_start_w", p.governor_start_w);
-  real("link_scale", p.link_scale);
-  real("refresh_ms", p.refresh_ms);
-  real("energy_read_us", p.energy_read_us);
-  real("set_clock_call_us", p.set_clock_call_us);
-  real("set_clock_call_spread", p.set_clock_call_spread);
-  real("clock_transition_spread", p.clock_transition_spread);
-  real("set_clock_stall_us", p.set_clock_stall_us);
-  flag("set_clock_serialised", p.set_clock_serialised);
-  flag("may_set_clocks", p.may_set_clocks);
-}
+// What a file may set: keys of one kind at a time, under a prefix.
+class Keys {
+ public:
+  explicit Keys(std::map<std::string, Setter>& setters, std::string prefix = "")
+      : setters_(setters), prefix_(std::move(prefix)) {}
 
-void add_tuning(std::map<std::string, Setter>& keys, TuningModel& t) {
-  auto real = [&](const char* key, double& field) {
-    keys[std::string("tune.") + key] = [&field](const std::string& text) {
-      return parse_number(text, field) && field >= 0;
-    };
-  };
-  auto above_0 = [&](const char* key, double& field) {
-    keys[std::string("tune.") + key] = [&field](const std::string& text) {
-      return parse_number(text, field) && field > 0;
-    };
-  };
-  auto share = [&](const char* key, double& field) {
-    keys[std::string("tune.") + key] = [&field](const std::string& text) {
-      return parse_number(text, field) && field >= 0 && field <= 1;
-    };
-  };
-  auto flag = [&](const char* key, bool& field) {
-    keys[std::string("tune.") + key] = [&field](const std::string& text) {
-      field = text == "1";
-      return text == "0" || text == "1";
-    };
-  };
-  share("latency_share", t.latency_share);
-  above_0("ll_latency", t.ll_latency);
-  above_0("ll128_latency", t.ll128_latency);
-  above_0("tree_latency", t.tree_latency);
-  above_0("nvls_latency", t.nvls_latency);
-  above_0("ll_bandwidth", t.ll_bandwidth);
-  above_0("ll128_bandwidth", t.ll128_bandwidth);
-  above_0("tree_bandwidth", t.tree_bandwidth);
-  real("nvls_bandwidth", t.nvls_bandwidth);
-  flag("ll128", t.ll128);
-  real("channel_latency", t.channel_latency);
-  share("channel_power", t.channel_power);
-  real("threads_exponent", t.threads_exponent);
-  share("buffer_gain", t.buffer_gain);
-  real("buffer_fill", t.buffer_fill);
-  real("socket_workers_exponent", t.socket_workers_exponent);
-  real("socket_gain", t.socket_gain);
-  real("socket_contention", t.socket_contention);
-  real("socket_latency", t.socket_latency);
-  above_0("p2p_disabled", t.p2p_disabled);
-  above_0("shm_disabled", t.shm_disabled);
-  share("run_noise", t.run_noise);
-  share("op_noise", t.op_noise);
-  flag("noise_always", t.noise_always);
-  keys["tune.channel_half"] = [&t](const std::string& text) { return parse_curve(text, true, t.channel_half); };
-}
+  template <typename Field>
+  using Fields = std::initializer_list<std::pair<const char*, Field*>>;
 
-void add_curves(std::map<std::string, Setter>& keys, Platform& p) {
-  keys["gpu_draws"] = [&p](const std::string& text) { return parse_curve(text, false, p.gpu_draws); };
-  keys["voltage_v"] = [&p](const std::string& text) { return parse_curve(text, false, p.voltage_v); };
-  keys["clock_transition_us"] = [&p](const std::string& text) {
+  // Numbers from `low` (with it only if `or_equal`) to `high`.
+  void numbers(Fields<double> fields, double low = 0, bool or_equal = true, double high = HUGE_VAL) {
+    for (const auto& [key, field] : fields) {
+      setters_[prefix_ + key] = [=, number = field](const std::string& text) {
+        return parse_number(text, *number) && (*number > low || (or_equal && *number == low)) && *number <= high;
+      };
+    }
+  }
+  void wholes(Fields<uint32_t> fields) {
+    for (const auto& [key, field] : fields) {
+      setters_[prefix_ + key] = [whole = field](const std::string& text) {
+        double value;
+        if (!parse_number(text, value) || value < 0 || value > 4e9 || value != std::floor(value)) return false;
+        *whole = static_cast<uint32_t>(value);
+        return true;
+      };
+    }
+  }
+  void flags(Fields<bool> fields) {
+    for (const auto& [key, field] : fields) {
+      setters_[prefix_ + key] = [flag = field](const std::string& text) {
+        *flag = text == "1";
+        return text == "0" || text == "1";
+      };
+    }
+  }
+  void curves(bool sizes, Fields<SizeCurve> fields) {
+    for (const auto& [key, field] : fields) {
+      setters_[prefix_ + key] = [sizes, curve = field](const std::string& text) {
+        return parse_curve(text, sizes, *curve);
+      };
+    }
+  }
+  void texts(size_t size, Fields<std::string> fields) {
+    for (const auto& [key, field] : fields) {
+      setters_[prefix_ + key] = [size, kept = field](const std::string& text) {
+        return !(*kept = text).empty() && text.size() < size;
+      };
+    }
+  }
+
+ private:
+  std::map<std::string, Setter>& setters_;
+  std::string prefix_;
+};
+
+void add_platform(std::map<std::string, Setter>& setters, Platform& p) {
+#define OF(field) {#field, &p.field}
+  Keys keys(setters);
+  keys.texts(32, {OF(name)});
+  keys.texts(64, {OF(gpu_name)});
+  keys.texts(60, {OF(driver_version)});
+  keys.wholes({OF(gpus), OF(hosts), OF(multiprocessors), OF(nccl_channels), OF(nccl_warps), OF(compute_major),
+               OF(compute_minor), OF(clock_min_mhz), OF(clock_max_mhz), OF(clock_step_mhz), OF(clock_idle_mhz),
+               OF(memory_clock_mhz)});
+  keys.numbers({OF(network_gbs), OF(network_latency_us), OF(network_hop_us), OF(reference_clock_mhz),
+                OF(memory_bound_share), OF(overlap_compute_rate)});
+  keys.numbers({OF(kernel_launch_us), OF(hostfunc_us), OF(memop_us), OF(event_us), OF(copy_launch_us),
+                OF(copy_host_gbs), OF(copy_device_gbs)});
+  keys.numbers(
+      {OF(idle_p8_w), OF(idle_drop_ms), OF(static_w), OF(tree_w), OF(compute_w), OF(memory_static_w), OF(memory_w)});
+  keys.numbers({OF(comm_clock_w), OF(leakage_w_per_kv), OF(leakage_reference_c), OF(ambient_c), OF(thermal_k_per_w),
+                OF(gpu_spread), OF(thermal_tau_ms)});
+  keys.numbers({OF(start_temperature_c), OF(power_limit_w), OF(peak_limit_w), OF(governor_period_ms),
+                OF(governor_lag_ms), OF(governor_step_mhz), OF(governor_slow_ms), OF(governor_slow_gain)});
+  keys.numbers({OF(governor_start_w), OF(link_scale), OF(refresh_ms), OF(energy_read_us), OF(set_clock_call_us),
+                OF(set_clock_call_spread), OF(clock_transition_spread), OF(set_clock_stall_us)});
+  keys.numbers({{"kernel_compute", &p.kernel.compute}, {"kernel_memory", &p.kernel.memory}});
+  keys.numbers({OF(governor_low_w), OF(governor_high_w)}, -HUGE_VAL);
+  keys.flags({OF(set_clock_serialised), OF(may_set_clocks)});
+  keys.curves(false, {OF(gpu_draws), OF(voltage_v)});
+  keys.curves(true, {OF(comm_w)});
+#undef OF
+  setters["memory"] = [&p](const std::string& text) {
+    double bytes;
+    if (!parse_bytes(text, bytes) || bytes > 1e18) return false;
+    p.memory_bytes = static_cast<uint64_t>(bytes);
+    return true;
+  };
+  setters["clock_transition_us"] = [&p](const std::string& text) {
     double always;
     if (parse_number(text, always)) {
       p.clock_transition_us = {{0, always}};
@@ -244,41 +198,38 @@ void add_curves(std::map<std::string, Setter>& keys, Platform& p) {
     }
     return std::ranges::all_of(p.clock_transition_us, [](const auto& point) { return point.second >= 0; });
   };
-  keys["comm_w"] = [&p](const std::string& text) { return parse_curve(text, true, p.comm_w); };
+}
+
+void add_tuning(std::map<std::string, Setter>& setters, TuningModel& t) {
+#define OF(field) {#field, &t.field}
+  Keys keys(setters, "tune.");
+  keys.numbers({OF(nvls_bandwidth), OF(channel_latency), OF(threads_exponent), OF(buffer_fill),
+                OF(socket_workers_exponent), OF(socket_gain), OF(socket_contention), OF(socket_latency)});
+  keys.numbers({OF(ll_latency), OF(ll128_latency), OF(tree_latency), OF(nvls_latency), OF(ll_bandwidth),
+                OF(ll128_bandwidth), OF(tree_bandwidth), OF(p2p_disabled), OF(shm_disabled)},
+               0, false);
+  keys.numbers({OF(latency_share), OF(channel_power), OF(buffer_gain), OF(run_noise), OF(op_noise)}, 0, true, 1);
+  keys.flags({OF(ll128), OF(noise_always)});
+  keys.curves(true, {OF(channel_half)});
+#undef OF
+}
+
+void add_patterns(std::map<std::string, Setter>& setters, Platform& p) {
   for (size_t i = 0; i < kPatterns; ++i) {
     const std::string name = kPatternNames[i];
     PatternModel& model = p.patterns[i];
-    keys[name + ".bandwidth_gbs"] = [&model](const std::string& text) {
-      return parse_curve(text, true, model.bandwidth_gbs);
-    };
-    keys[name + ".knee_mhz"] = [&model](const std::string& text) { return parse_curve(text, true, model.knee_mhz); };
-    keys[name + ".boost"] = [&model](const std::string& text) { return parse_curve(text, true, model.boost); };
-    keys[name + ".fall"] = [&model](const std::string& text) { return parse_curve(text, true, model.fall); };
+    Keys keys(setters, name + ".");
+    keys.curves(true, {{"bandwidth_gbs", &model.bandwidth_gbs},
+                       {"knee_mhz", &model.knee_mhz},
+                       {"boost", &model.boost},
+                       {"fall", &model.fall}});
+    keys.numbers({{"base_latency_us", &model.base_latency_us}}, 0, false);
     for (size_t way = 0; way < kCarriers - 1; ++way) {
-      WayModel& way_model = p.ways[way][i];
-      const std::string key = std::string(kCarrierNames[way]) + "." + name;
-      keys[key + ".time"] = [&way_model](const std::string& text) { return parse_curve(text, true, way_model.time); };
-      keys[key + ".power"] = [&way_model](const std::string& text) { return parse_curve(text, true, way_model.power); };
-      keys[key + ".slows"] = [&way_model](const std::string& text) { return parse_curve(text, true, way_model.slows); };
+      WayModel& factors = p.ways[way][i];
+      Keys(setters, std::string(kCarrierNames[way]) + "." + name + ".")
+          .curves(true, {{"time", &factors.time}, {"power", &factors.power}, {"slows", &factors.slows}});
     }
-    keys[name + ".base_latency_us"] = [&model](const std::string& text) {
-      return parse_number(text, model.base_latency_us) && model.base_latency_us > 0;
-    };
   }
-}
-
-void add_texts(std::map<std::string, Setter>& keys, Platform& p) {
-  keys["name"] = [&p](const std::string& text) { return !(p.name = text).empty() && text.size() < 32; };
-  keys["gpu_name"] = [&p](const std::string& text) { return !(p.gpu_name = text).empty() && text.size() < 64; };
-  keys["driver_version"] = [&p](const std::string& text) {
-    return !(p.driver_version = text).empty() && text.size() < 60;
-  };
-  keys["memory"] = [&p](const std::string& text) {
-    double bytes;
-    if (!parse_bytes(text, bytes) || bytes > 1e18) return false;
-    p.memory_bytes = static_cast<uint64_t>(bytes);
-    return true;
-  };
 }
 
 // "key = value", and the key is spent. False: `error` says what is wrong with it, and where.
@@ -509,9 +460,8 @@ std::optional<Platform> parse_platform(const std::string& content, const std::st
                                        const std::vector<std::string>& changes, std::string& error) {
   Platform p;
   std::map<std::string, Setter> keys;
-  add_texts(keys, p);
-  add_numbers(keys, p);
-  add_curves(keys, p);
+  add_platform(keys, p);
+  add_patterns(keys, p);
   add_tuning(keys, p.tune);
   // Each key once: the file's lines and the changes take from lists of their own.
   std::map<std::string, Setter> unchanged = keys;

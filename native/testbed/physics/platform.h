@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // A platform file (native/testbed/emulator/platforms/*.conf): what the emulated server is made of and how it behaves.
-#ifndef POWERCCL_PHYSICS_PLATFORM_H
-#define POWERCCL_PHYSICS_PLATFORM_H
+#pragma once
 #include <array>
 #include <cstdint>
 #include <optional>
@@ -38,9 +37,7 @@ using Line = std::vector<std::pair<double, double>>;
 //                                     f <  knee(size): (1 + boost(size)) * (f / knee)^fall(size)]
 struct PatternModel {
   SizeCurve bandwidth_gbs;  // a power law between points; at the maximum clock and the platform's own number of GPUs
-  SizeCurve knee_mhz;
-  SizeCurve boost;
-  SizeCurve fall;
+  SizeCurve knee_mhz, boost, fall;
   double base_latency_us = 10;  // no operation is shorter
 };
 
@@ -175,4 +172,3 @@ std::optional<Platform> parse_platform(const std::string& content, const std::st
                                        const std::vector<std::string>& changes, std::string& error);
 
 }  // namespace powerccl::physics
-#endif

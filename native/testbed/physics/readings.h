@@ -1,20 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0
 // Readings of an emulated GPU from the board page, as of now, refreshed as seldom as the platform's sensors are.
-#ifndef POWERCCL_PHYSICS_READINGS_H
-#define POWERCCL_PHYSICS_READINGS_H
+#pragma once
 #include <array>
 #include <atomic>
 #include <cstdint>
+#include <string>
 
 #include "physics/messages.h"
+#include "physics/platform.h"
 
 namespace powerccl::physics {
 
+// The unchanging part of the board page: who the GPUs are.
+// The GPUs of a platform on that host have the same UUIDs and PCI addresses in every run, as a server's would. `host`:
+// what tells it from others; empty: none, then each machine gives the same.
+void fill_board(const Platform& platform, const std::string& host, int64_t start, BoardPage& page);
+
 struct Readings {
-  uint32_t clock_mhz;
-  uint32_t memory_clock_mhz;
-  uint32_t throttle_reasons;
-  uint32_t p_state;
+  uint32_t clock_mhz, memory_clock_mhz, throttle_reasons, p_state;
   uint32_t power_mw;  // mean of the last whole refresh period
   uint32_t power_limit_mw;
   uint32_t utilization_pct;  // of the last whole refresh period
@@ -35,4 +38,3 @@ class EnergyCounters {
 Readings read_gpu(const BoardPage& board, uint32_t gpu, uint64_t now_ns);
 
 }  // namespace powerccl::physics
-#endif

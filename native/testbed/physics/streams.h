@@ -1,12 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // Clients' streams: submissions in their order, each begun when what is before it is complete.
-#ifndef POWERCCL_PHYSICS_STREAMS_H
-#define POWERCCL_PHYSICS_STREAMS_H
+#pragma once
 #include <cstddef>
 #include <cstdint>
 #include <deque>
 #include <map>
-#include <span>
 #include <unordered_map>
 #include <utility>
 #include <vector>
@@ -46,8 +44,7 @@ class Streams {
   };
   struct Stream {
     ClientId client = 0;
-    uint32_t gpu = 0;
-    uint32_t slot = 0;
+    uint32_t gpu = 0, slot = 0;
     Stage stage = Stage::kIdle;
     bool doomed = false;                       // goes when it is empty
     std::deque<std::vector<std::byte>> queue;  // messages as they were sent
@@ -96,4 +93,3 @@ class Streams {
 };
 
 }  // namespace powerccl::physics
-#endif

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // What NCCL's variables and a tuner's choices make of a collective's time and power, relative to NCCL's defaults.
-#ifndef POWERCCL_PHYSICS_SERVER_TUNING_H
-#define POWERCCL_PHYSICS_SERVER_TUNING_H
+#pragma once
 #include "physics/collective_messages.h"
 #include "physics/platform.h"
 
@@ -9,8 +8,7 @@ namespace powerccl::physics {
 
 // How one collective is carried out.
 struct Method {
-  uint8_t algorithm = kRing;
-  uint8_t protocol = kSimple;
+  uint8_t algorithm = kRing, protocol = kSimple;
   uint32_t channels = 1;
   Carrier carrier = Carrier::kChannels;  // others have neither algorithm, protocol nor channels
   bool operator==(const Method&) const = default;
@@ -32,4 +30,3 @@ double power_factor(const Platform& platform, Pattern pattern, double bytes, con
 double slowing_factor(const Platform& platform, Pattern pattern, double bytes, const Method& method);
 
 }  // namespace powerccl::physics
-#endif

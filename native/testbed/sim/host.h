@@ -1,13 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // One rank's process in virtual time. It runs a scenario's iterations as powerccl-bench does. It sees what PowerCCL's
 // runtime sees of them, as late as that does.
-#ifndef POWERCCL_SIM_HOST_H
-#define POWERCCL_SIM_HOST_H
+#pragma once
 #include <cstdint>
 #include <deque>
 #include <functional>
 #include <map>
-#include <memory>
 #include <optional>
 #include <random>
 #include <vector>
@@ -17,7 +15,6 @@
 #include "policy/per_call_policy.h"
 #include "record/mark_allowance.h"
 #include "record/records.h"
-#include "sim/clock_driver.h"
 #include "sim/server.h"
 
 namespace powerccl::sim {
@@ -63,8 +60,7 @@ class Host {
     Call call;     // where it is captured, the policy does not see it
     uint32_t slot;
     uint64_t number;
-    bool started = false;
-    bool held = false;
+    bool started = false, held = false;
   };
   struct Mark {  // around a wait of a computing stream, or around a graph
     uint64_t call;
@@ -141,4 +137,3 @@ class Host {
 };
 
 }  // namespace powerccl::sim
-#endif

@@ -8,12 +8,11 @@
 #include <map>
 #include <optional>
 #include <sstream>
-#include <stdexcept>
 #include <string>
 #include <vector>
 
-#include "bench/failure.h"
 #include "bench/json.h"
+#include "bench/values.h"
 #include "sim/simulation.h"
 
 namespace {

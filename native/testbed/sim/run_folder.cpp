@@ -2,16 +2,15 @@
 #include "sim/run_folder.h"
 
 #include <algorithm>
-#include <array>
 #include <cinttypes>
 #include <cstring>
 #include <filesystem>
 #include <string_view>
 #include <utility>
 
-#include "bench/failure.h"
 #include "bench/json.h"
-#include "physics/board.h"
+#include "bench/values.h"
+#include "physics/readings.h"
 
 namespace powerccl::sim {
 namespace {

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The run folder of a simulated job (docs/reference/run-folder.md): traces, power samples and run.json, in virtual time
 // and with nothing of the machine that simulates. The same job gives the same bytes.
-#ifndef POWERCCL_SIM_RUN_FOLDER_H
-#define POWERCCL_SIM_RUN_FOLDER_H
+#pragma once
 #include <cstdint>
 #include <cstdio>
 #include <memory>
@@ -82,4 +81,3 @@ class RunFolder {
 };
 
 }  // namespace powerccl::sim
-#endif

@@ -9,8 +9,8 @@
 #include <new>
 #include <stdexcept>
 
-#include "bench/failure.h"
 #include "bench/scenario.h"
+#include "bench/values.h"
 #include "policy/learning_policy.h"
 #include "policy/node_state.h"
 #include "sim/host.h"

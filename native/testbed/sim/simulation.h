@@ -1,10 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // A scenario on a platform under a clock policy, in virtual time: all ranks, each with the policy's own code.
-#ifndef POWERCCL_SIM_SIMULATION_H
-#define POWERCCL_SIM_SIMULATION_H
+#pragma once
 #include <cstdint>
 #include <optional>
-#include <string>
 #include <vector>
 
 #include "abi/policy_name.h"
@@ -65,4 +63,3 @@ Found simulate(const physics::Platform& platform, const std::vector<bench::Scena
                const PolicyTable* table, const Asked& asked, RunFolder* folder = nullptr);
 
 }  // namespace powerccl::sim
-#endif

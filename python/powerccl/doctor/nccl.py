@@ -29,7 +29,7 @@ SYMBOL = {PROFILER: "ncclProfiler_v", TUNER: "ncclTunerPlugin_v"}
 KIND = {PROFILER: "profiler", TUNER: "tuner"}
 
 SHM = Path("/dev/shm")
-# What NCCL needs there for a rank and communicator that it times kernels of (native/job/adapters/nccl/shm_room.h).
+# What NCCL needs there for a rank and communicator that it times kernels of (native/job/adapters/nccl/profiler.cpp).
 POOL_BYTES = 36 << 20
 COMMUNICATORS = 4  # of a job with tensor, data and pipeline parallelism, and one for all
 

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // What the plugin records of what each version of NCCL tells it.
-#include <algorithm>
 #include <set>
 #include <thread>
 

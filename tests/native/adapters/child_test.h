@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Tests whose bodies run in a process of their own, because the runtime arms once a process.
-#ifndef POWERCCL_TESTS_ADAPTERS_CHILD_TEST_H
-#define POWERCCL_TESTS_ADAPTERS_CHILD_TEST_H
+#pragma once
 #include <gtest/gtest.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -60,4 +59,3 @@ class ChildTest : public testing::Test {
 };
 
 }  // namespace powerccl::test
-#endif

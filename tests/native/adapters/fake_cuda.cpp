@@ -60,12 +60,6 @@ EXPORT int cuCtxGetCurrent(void** context) {
   *context = &g_queue;
   return 0;
 }
-EXPORT int cuCtxPushCurrent_v2(void*) {
-  return 0;
-}
-EXPORT int cuCtxPopCurrent_v2(void**) {
-  return 0;
-}
 EXPORT int cuStreamCreate(void** stream, unsigned) {
   std::lock_guard guard(g_mutex);
   *stream = &g_made_events.emplace_back();
@@ -98,15 +92,6 @@ EXPORT int cuEventElapsedTime(float* ms, void* start, void* end) {
   *ms = static_cast<float>(static_cast<Event*>(end)->ms - static_cast<Event*>(start)->ms);
   return 0;
 }
-EXPORT int cuEventDestroy_v2(void*) {
-  return 0;
-}
-EXPORT int cuStreamDestroy_v2(void*) {
-  return 0;
-}
-EXPORT int cuCtxDestroy_v2(void*) {
-  return 0;
-}
 EXPORT int cuStreamWaitEvent(void*, void*, unsigned) {
   const double until = now_ms() + g_wait_ms;
   while (now_ms() < until) {
@@ -118,6 +103,17 @@ EXPORT int cuLaunchKernel(void*, unsigned, unsigned, unsigned, unsigned, unsigne
   ++g_kernels;
   return 0;
 }
+
+// What has nothing to do here.
+#define SUCCEEDS(name, ...)      \
+  EXPORT int name(__VA_ARGS__) { \
+    return 0;                    \
+  }
+SUCCEEDS(cuCtxPushCurrent_v2, void*)
+SUCCEEDS(cuCtxPopCurrent_v2, void**)
+SUCCEEDS(cuEventDestroy_v2, void*)
+SUCCEEDS(cuStreamDestroy_v2, void*)
+SUCCEEDS(cuCtxDestroy_v2, void*)
 
 // For the test.
 EXPORT void fake_set_wait(int ms, int result) {

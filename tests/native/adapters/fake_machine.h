@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // A machine whose clock moves only when something on it takes time: 2 ticks a nanosecond.
-#ifndef POWERCCL_TESTS_NATIVE_RUNTIME_FAKE_MACHINE_H
-#define POWERCCL_TESTS_NATIVE_RUNTIME_FAKE_MACHINE_H
+#pragma once
 #include <vector>
 
 #include "adapters/mpi/wait_methods.h"
@@ -66,4 +65,3 @@ struct FakeMachine {
 };
 
 }  // namespace powerccl
-#endif

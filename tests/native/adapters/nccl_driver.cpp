@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "nccl_driver.h"
-
 #include <dlfcn.h>
 
 #include <cstdio>
 #include <cstdlib>
+
+#include "adapter_fixture.h"
 
 namespace powerccl::test {
 

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The functions that the library stands before, over an old NCCL and a driver that do nothing. This program is linked
 // with the library in front of them, which the loader treats as it does a preloaded one.
-#ifndef POWERCCL_TESTS_ADAPTERS_PRELOAD_FIXTURE_H
-#define POWERCCL_TESTS_ADAPTERS_PRELOAD_FIXTURE_H
+#pragma once
 #include "child_test.h"
 
 extern "C" {
@@ -77,4 +76,3 @@ class Preload : public ChildTest {
 };
 
 }  // namespace powerccl::test
-#endif

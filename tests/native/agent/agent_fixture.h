@@ -1,10 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-#ifndef POWERCCL_TESTS_AGENT_FIXTURE_H
-#define POWERCCL_TESTS_AGENT_FIXTURE_H
+#pragma once
 #include "../device/support.h"
 #include "agent_process.h"
 #include "device/process.h"
-#include "power_samples.h"
 
 // The real agent on the fake NVML.
 class AgentTest : public ::testing::Test {
@@ -36,5 +34,3 @@ class AgentTest : public ::testing::Test {
   ScratchFolder folder, sysfs_root;
   FakeNvml& fake = FakeNvml::instance();
 };
-
-#endif

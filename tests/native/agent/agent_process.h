@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // powerccl-agent as a child process.
-#ifndef POWERCCL_TESTS_AGENT_PROCESS_H
-#define POWERCCL_TESTS_AGENT_PROCESS_H
+#pragma once
 #include <sys/types.h>
 
 #include <chrono>
 #include <functional>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -45,12 +45,16 @@ class AgentProcess {
 
   std::string stderr_path_;
   pid_t pid_ = -1;
-  int input_ = -1;
-  int output_ = -1;
-  int status_ = -1;
+  int input_ = -1, output_ = -1, status_ = -1;
   bool ended_ = false;
 };
 
 // Runs the agent to its end without a pipe and returns its output; `exit_code` is filled in.
 std::string run_agent(const std::vector<std::string>& arguments, int* exit_code, std::string* errors = nullptr);
-#endif
+
+struct PowerSamples {
+  std::map<std::string, std::string> about;  // the "# key: value" lines
+  std::vector<std::map<std::string, std::string>> rows;
+  bool whole = false;  // ends in a newline, and every row has every column
+};
+PowerSamples read_power_file(const std::string& path);

@@ -6,9 +6,9 @@
 #include <string.h>
 #include <unistd.h>
 
-#include <map>
 #include <string>
 
+#include "abi/host_clock.h"
 #include "abi/lease.h"
 #include "base/log.h"
 
@@ -142,4 +142,20 @@ TEST_F(EnvironmentTest, NonsenseIsSaidAndReplacedByTheDefault) {
 }
 
 }  // namespace
+
 }  // namespace powerccl::test
+
+namespace powerccl {
+namespace {
+
+TEST(HostClock, OffsetsAsTheKernelStatesThem) {
+  constexpr char kOffsets[] = "monotonic       86400         5\nboottime           -2 500000000\n";
+  EXPECT_EQ(time_shift_in(kOffsets, "monotonic"), 86400000000005);
+  EXPECT_EQ(time_shift_in(kOffsets, "boottime"), -1500000000);
+  EXPECT_EQ(time_shift_in("", "monotonic"), 0);
+  EXPECT_EQ(time_shift_in("monotonic", "monotonic"), 0);
+}
+
+}  // namespace
+
+}  // namespace powerccl

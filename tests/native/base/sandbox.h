@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // A sandbox as containers have it, in which the kernel refuses the calls that give a thread descriptors of its own.
-#ifndef POWERCCL_TESTS_BASE_SANDBOX_H
-#define POWERCCL_TESTS_BASE_SANDBOX_H
+#pragma once
 #include <errno.h>
 #include <linux/filter.h>
 #include <linux/seccomp.h>
@@ -31,4 +30,3 @@ inline bool enter_sandbox(Allowed allowed) {
 }
 
 }  // namespace powerccl::test
-#endif

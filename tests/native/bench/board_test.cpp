@@ -10,8 +10,8 @@
 #include <thread>
 #include <vector>
 
-#include "bench/failure.h"
 #include "bench/launch.h"
+#include "bench/values.h"
 
 namespace powerccl::bench {
 namespace {

@@ -1,12 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // powerccl-bench on an emulated server of eight T4 that each test starts for itself.
-#ifndef POWERCCL_TESTS_BENCH_EMULATED_H
-#define POWERCCL_TESTS_BENCH_EMULATED_H
+#pragma once
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <sys/socket.h>
-#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -163,4 +161,3 @@ class Emulated : public testing::Test {
 };
 
 }  // namespace powerccl::bench::tests
-#endif

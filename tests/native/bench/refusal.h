@@ -1,13 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // Command lines and texts as users write them, and what is said of wrong ones.
-#ifndef POWERCCL_TESTS_BENCH_REFUSAL_H
-#define POWERCCL_TESTS_BENCH_REFUSAL_H
+#pragma once
 #include <gtest/gtest.h>
 
 #include <string>
 #include <vector>
 
-#include "bench/failure.h"
 #include "bench/values.h"
 
 namespace powerccl::bench::tests {
@@ -40,4 +38,3 @@ auto with_words(const std::string& line, Parse parse) {
 }
 
 }  // namespace powerccl::bench::tests
-#endif

@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "clock/clock_actuator.h"
+
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
 
-#include <functional>
 #include <memory>
 #include <mutex>
 #include <thread>
 
 #include "../record/trace_reader.h"
 #include "base/log.h"
-#include "clock/per_call_clock.h"
 #include "record/trace_writer.h"
 
 namespace powerccl::test {

@@ -2,7 +2,7 @@
 // The clock thread with a lease client: a daemon's troubles never reach those who wish, and end when it is back.
 #include <memory>
 
-#include "clock/per_call_clock.h"
+#include "clock/clock_actuator.h"
 #include "lease_fixture.h"
 #include "record/trace_writer.h"
 

@@ -2,8 +2,6 @@
 // The lease client alone: what it asks, and what becomes of every kind of answer.
 #include "clock/lease_client.h"
 
-#include <sys/wait.h>
-
 #include "lease_fixture.h"
 
 namespace powerccl::test {

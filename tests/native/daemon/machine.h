@@ -4,7 +4,6 @@
 #pragma once
 #include <algorithm>
 #include <deque>
-#include <map>
 #include <set>
 #include <string>
 #include <vector>

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "session.h"
-
 #include <sys/socket.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+
+#include "schedule.h"
 
 namespace powerccl::leases {
 

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // A scratch folder, and the state that the fake NVML shares with a test.
-#ifndef POWERCCL_TESTS_DEVICE_SUPPORT_H
-#define POWERCCL_TESTS_DEVICE_SUPPORT_H
+#pragma once
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <stdlib.h>
@@ -10,9 +9,26 @@
 
 #include <cstdio>
 #include <filesystem>
+#include <fstream>
 #include <string>
 
 #include "fake_nvml.h"
+
+// powercap in a folder of plain files.
+inline void write_file(const std::string& path, const std::string& text) {
+  std::filesystem::create_directories(std::filesystem::path(path).parent_path());
+  std::ofstream(path) << text;
+}
+
+inline std::string zone_path(const std::string& sysfs, const std::string& zone) {
+  return sysfs + "/class/powercap/" + zone;
+}
+
+inline void make_zone(const std::string& sysfs, const std::string& zone, const std::string& name, long energy_uj) {
+  write_file(zone_path(sysfs, zone) + "/name", name + "\n");
+  write_file(zone_path(sysfs, zone) + "/energy_uj", std::to_string(energy_uj) + "\n");
+  write_file(zone_path(sysfs, zone) + "/max_energy_range_uj", "262143328850\n");
+}
 
 class ScratchFolder {
  public:
@@ -74,4 +90,3 @@ inline std::string fake_uuid(unsigned index) {
   std::snprintf(text, sizeof text, FAKE_UUID_FORMAT, index);
   return text;
 }
-#endif

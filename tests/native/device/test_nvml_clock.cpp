@@ -4,7 +4,7 @@
 #include <cstring>
 
 #include "device/nvml_clock.h"
-#include "device/privilege.h"
+#include "device/process.h"
 #include "support.h"
 
 using namespace powerccl::device;

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Programs of the end-to-end tests: linked against libcuda.so.1 and libnvidia-ml.so.1 as a user's program is.
-#ifndef POWERCCL_TESTS_EMULATOR_JOB_H
-#define POWERCCL_TESTS_EMULATOR_JOB_H
+#pragma once
 #include <cuda.h>
 #include <nvml.h>
 
@@ -83,4 +82,3 @@ nvmlDevice_t nvml_device(unsigned index);
 void lock_clock(unsigned index, unsigned mhz);
 
 }  // namespace job
-#endif

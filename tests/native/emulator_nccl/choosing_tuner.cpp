@@ -3,7 +3,6 @@
 //   TUNER_CHOICE=algorithm,protocol,channels  numbers of NCCL's; -1: leaves it
 //   TUNER_FAIL=init or info  that function returns an error
 //   TUNER_LATENCIES=1  the constants' latencies are turned round, so that Simple is cheap and LL dear
-#include <cinttypes>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // An emulated server of its own for a test, and test jobs of several processes on it.
-#ifndef POWERCCL_TEST_EMULATION_H
-#define POWERCCL_TEST_EMULATION_H
+#pragma once
 #include <sys/types.h>
 
 #include <map>
@@ -40,8 +39,7 @@ class Emulation {
  private:
   std::string folder_, socket_;
   pid_t server_ = -1;
-  int server_input_ = -1;
-  int jobs_ = 0;
+  int server_input_ = -1, jobs_ = 0;
   std::vector<pid_t> running_;
 };
 
@@ -57,4 +55,3 @@ std::vector<int> statuses(const std::vector<Finished>& ranks);
 std::string errors(const std::vector<Finished>& ranks);
 
 }  // namespace powerccl::test
-#endif

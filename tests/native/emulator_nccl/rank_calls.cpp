@@ -7,7 +7,7 @@
 
 namespace {
 
-void groups(const Rank& job) {
+SCENARIO(groups) {
   const auto [stream, comm] = join(job);
   const auto n = static_cast<int32_t>(job.ranks);
   Buffer<int32_t> a(std::vector<int32_t>(10, 1)), b(std::vector<int32_t>(1000, 2)),
@@ -41,7 +41,7 @@ void groups(const Rank& job) {
   NCCL(ncclCommDestroy(comm));
 }
 
-void arguments(const Rank& job) {
+SCENARIO(arguments) {
   const auto [stream, comm] = join(job);
   Buffer<float> buffer(100);
   CHECK_IS(ncclAllReduce(buffer.at(), buffer.at(), 10, ncclFloat32, ncclSum, nullptr, stream), ncclInvalidArgument);
@@ -67,7 +67,7 @@ void arguments(const Rank& job) {
   NCCL(ncclCommDestroy(comm));
 }
 
-void streams(const Rank& job) {
+SCENARIO(streams) {
   const CUstream first = take_device(job.rank);
   CUstream second = nullptr;
   CUDA(cuStreamCreate(&second, CU_STREAM_NON_BLOCKING));
@@ -96,7 +96,7 @@ void streams(const Rank& job) {
 }
 
 // Several communicators at once, each with work in flight.
-void many_communicators(const Rank& job) {
+SCENARIO(many_communicators) {
   const CUstream first = take_device(job.rank);
   CUstream second = nullptr;
   CUDA(cuStreamCreate(&second, CU_STREAM_NON_BLOCKING));
@@ -121,7 +121,7 @@ void many_communicators(const Rank& job) {
 }
 
 // One process, all GPUs, one thread.
-void init_all(const Rank&) {
+SCENARIO(init_all) {
   constexpr int kDevices = 4;
   CUDA(cuInit(0));
   ncclComm_t comms[kDevices];
@@ -152,7 +152,7 @@ void init_all(const Rank&) {
 }
 
 // One process, a thread a GPU.
-void threads(const Rank&) {
+SCENARIO(threads) {
   constexpr int kThreads = 4;
   ncclUniqueId id;
   NCCL(ncclGetUniqueId(&id));
@@ -172,7 +172,7 @@ void threads(const Rank&) {
   for (std::thread& thread : running) thread.join();
 }
 
-void graphs(const Rank& job) {
+SCENARIO(graphs) {
   const auto [stream, comm] = join(job);
   Buffer<int32_t> buffer(std::vector<int32_t>(100, 1)), other(std::vector<int32_t>(100, 1));
   CUDA(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL));
@@ -207,7 +207,7 @@ void graphs(const Rank& job) {
 }
 
 // A rank alone.
-void alone(const Rank& job) {
+SCENARIO(alone) {
   const CUstream stream = take_device(0);
   const ncclComm_t comm = init({0, 1, job.id});
   Buffer<float> in(std::vector<float>(100, 3)), out(100);
@@ -220,7 +220,7 @@ void alone(const Rank& job) {
 }
 
 // Prints the mean microseconds of a 64 MiB all-reduce, by events.
-void timing(const Rank& job) {
+SCENARIO(timing) {
   constexpr size_t kCount = 16 << 20;
   constexpr int kRounds = 5;
   const auto [stream, comm] = join(job);
@@ -241,7 +241,7 @@ void timing(const Rank& job) {
 }
 
 // Operations for a recording plugin to see (nccl_profiler_test.cpp says in which order).
-void profiled(const Rank& job) {
+SCENARIO(profiled) {
   const auto [stream, comm] = join(job);
   Buffer<float> buffer(1000), other(1000);
   NCCL(ncclAllReduce(buffer.at(), buffer.at(), 1000, ncclFloat32, ncclSum, comm, stream));
@@ -266,7 +266,7 @@ void profiled(const Rank& job) {
 }
 
 // For a plugin that asks for kernel events by size.
-void sampled(const Rank& job) {
+SCENARIO(sampled) {
   const auto [stream, comm] = join(job);
   Buffer<float> buffer(1000);
   for (const size_t count : {1000, 1000, 10, 10, 1000}) {
@@ -277,12 +277,3 @@ void sampled(const Rank& job) {
 }
 
 }  // namespace
-
-std::vector<NamedScenario> call_scenarios() {
-  return {{"groups", groups},     {"arguments", arguments},
-          {"streams", streams},   {"many_communicators", many_communicators},
-          {"init_all", init_all}, {"threads", threads},
-          {"graphs", graphs},     {"alone", alone},
-          {"timing", timing},     {"profiled", profiled},
-          {"sampled", sampled}};
-}

@@ -2,7 +2,7 @@
 // Every pattern, datatype and operator against a reference, in place and out of place.
 #include <cmath>
 
-#include "physics/collective_reduce.h"
+#include "physics/collective_types.h"
 #include "rank.h"
 
 namespace {
@@ -208,7 +208,7 @@ void moves(const Bench& b, ncclDataType_t type, bool in_place) {
   got.expect("send-receive", [&](size_t i) { return value(before, i); });
 }
 
-void data(const Rank& job) {
+SCENARIO(data) {
   const CUstream stream = take_device(job.rank);
   const Bench bench{job, init(job), stream};
   // Many ranks are about ranks: three types will do.
@@ -224,7 +224,7 @@ void data(const Rank& job) {
 }
 
 // With POWERCCL_EMULATOR_MOVE_DATA=0 operations take place and change nothing.
-void unmoved(const Rank& job) {
+SCENARIO(unmoved) {
   const auto [stream, comm] = join(job);
   Buffer<float> buffer(std::vector<float>(64, 1));
   NCCL(ncclAllReduce(buffer.at(), buffer.at(), 64, ncclFloat32, ncclSum, comm, stream));
@@ -233,7 +233,7 @@ void unmoved(const Rank& job) {
   NCCL(ncclCommDestroy(comm));
 }
 
-void pre_mul_sum(const Rank& job) {
+SCENARIO(pre_mul_sum) {
   const auto [stream, comm] = join(job);
   float scalar = static_cast<float>(job.rank + 1);
   ncclRedOp_t on_host, on_device;
@@ -258,7 +258,3 @@ void pre_mul_sum(const Rank& job) {
 }
 
 }  // namespace
-
-std::vector<NamedScenario> data_scenarios() {
-  return {{"data", data}, {"unmoved", unmoved}, {"pre_mul_sum", pre_mul_sum}};
-}

@@ -5,7 +5,6 @@
 
 #include <chrono>
 #include <climits>
-#include <thread>
 
 #include "rank.h"
 
@@ -44,7 +43,7 @@ ncclResult_t await_async_error(ncclComm_t comm, ncclResult_t while_it_is) {
   return async_error(comm);
 }
 
-void queries(const Rank& job) {
+SCENARIO(queries) {
   const auto [stream, comm] = join(job);
   int version = 0, count = 0, rank = -1, device = -1;
   NCCL(ncclGetVersion(&version));
@@ -72,7 +71,7 @@ void queries(const Rank& job) {
   NCCL(ncclCommDestroy(comm));
 }
 
-void split(const Rank& job) {
+SCENARIO(split) {
   const auto [stream, comm] = join(job);
   ncclComm_t half = nullptr, none = comm;
   NCCL(ncclCommSplit(comm, job.rank % 2, -job.rank, &half, nullptr));
@@ -91,7 +90,7 @@ void split(const Rank& job) {
   NCCL(ncclCommDestroy(comm));
 }
 
-void shrink(const Rank& job) {
+SCENARIO(shrink) {
   const auto [stream, comm] = join(job);
   int gone[] = {1};
   ncclComm_t rest = nullptr;
@@ -105,7 +104,7 @@ void shrink(const Rank& job) {
   NCCL(ncclCommDestroy(comm));
 }
 
-void scalable(const Rank& job) {
+SCENARIO(scalable) {
   const CUstream stream = take_device(job.rank);
   ncclUniqueId ids[2] = {job.id, job.id};
   ids[1].internal[0] ^= 1;
@@ -115,7 +114,7 @@ void scalable(const Rank& job) {
   NCCL(ncclCommDestroy(comm));
 }
 
-void non_blocking(const Rank& job) {
+SCENARIO(non_blocking) {
   const CUstream stream = take_device(job.rank);
   ncclConfig_t wanted = config();
   wanted.blocking = 0;
@@ -141,7 +140,7 @@ void non_blocking(const Rank& job) {
 }
 
 // Nobody else comes: the owner gives up.
-void abort_initialisation(const Rank& job) {
+SCENARIO(abort_initialisation) {
   take_device(0);
   ncclConfig_t wanted = config();
   wanted.blocking = 0;
@@ -152,7 +151,7 @@ void abort_initialisation(const Rank& job) {
   NCCL(ncclCommAbort(comm));
 }
 
-void bad_config(const Rank& job) {
+SCENARIO(bad_config) {
   take_device(0);
   ncclConfig_t wanted = config();
   wanted.magic = 1;
@@ -171,7 +170,7 @@ void bad_config(const Rank& job) {
   CHECK_IS(ncclCommInitRank(nullptr, 1, job.id, 0), ncclInvalidArgument);
 }
 
-void same_gpu(const Rank& job) {
+SCENARIO(same_gpu) {
   take_device(0);
   ncclComm_t comm = nullptr;
   CHECK_IS(ncclCommInitRank(&comm, job.ranks, job.id, job.rank), ncclInvalidUsage);
@@ -180,7 +179,7 @@ void same_gpu(const Rank& job) {
 }
 
 // Rank 1 kills itself while the others are in an all-reduce that waits for it.
-void killed(const Rank& job) {
+SCENARIO(killed) {
   const auto [stream, comm] = join(job);
   expect_sum(comm, stream, job.ranks);
   if (job.rank == 1) {
@@ -206,7 +205,7 @@ void killed(const Rank& job) {
 }
 
 // Rank 1 never makes the call.
-void abort_waiting(const Rank& job) {
+SCENARIO(abort_waiting) {
   const auto [stream, comm] = join(job);
   Buffer<float> buffer(1024);
   if (job.rank == 0) {
@@ -223,7 +222,7 @@ void abort_waiting(const Rank& job) {
   CUDA(cuStreamSynchronize(stream));
 }
 
-void revoke(const Rank& job) {
+SCENARIO(revoke) {
   const auto [stream, comm] = join(job);
   Buffer<float> buffer(1024);
   CHECK_IS(ncclCommRevoke(comm, 1), ncclInvalidArgument);
@@ -234,7 +233,7 @@ void revoke(const Rank& job) {
   NCCL(ncclCommDestroy(comm));
 }
 
-void mismatch(const Rank& job) {
+SCENARIO(mismatch) {
   const auto [stream, comm] = join(job);
   Buffer<float> buffer(1024);
   NCCL(ncclAllReduce(buffer.at(), buffer.at(), job.rank == 0 ? 1000 : 1001, ncclFloat32, ncclSum, comm, stream));
@@ -245,7 +244,7 @@ void mismatch(const Rank& job) {
 }
 
 // The server is killed by the test when all ranks have said that they are up.
-void server_death(const Rank& job) {
+SCENARIO(server_death) {
   const auto [stream, comm] = join(job);
   expect_sum(comm, stream, job.ranks);
   printf("up\n");
@@ -255,7 +254,7 @@ void server_death(const Rank& job) {
   CHECK_IS(ncclCommDestroy(comm), ncclSuccess);
 }
 
-void leave_without_destroying(const Rank& job) {
+SCENARIO(leave_without_destroying) {
   const auto [stream, comm] = join(job);
   expect_sum(comm, stream, job.ranks);
   if (job.rank == 1) _Exit(0);
@@ -265,20 +264,3 @@ void leave_without_destroying(const Rank& job) {
 }
 
 }  // namespace
-
-std::vector<NamedScenario> life_scenarios() {
-  return {{"queries", queries},
-          {"split", split},
-          {"shrink", shrink},
-          {"scalable", scalable},
-          {"non_blocking", non_blocking},
-          {"abort_initialisation", abort_initialisation},
-          {"bad_config", bad_config},
-          {"same_gpu", same_gpu},
-          {"killed", killed},
-          {"abort_waiting", abort_waiting},
-          {"revoke", revoke},
-          {"mismatch", mismatch},
-          {"server_death", server_death},
-          {"leave_without_destroying", leave_without_destroying}};
-}

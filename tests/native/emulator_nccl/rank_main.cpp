@@ -13,6 +13,11 @@ std::string path_of(const char* name, int rank) {
 }
 }  // namespace
 
+std::map<std::string, Scenario>& scenarios() {
+  static std::map<std::string, Scenario> all;
+  return all;
+}
+
 int test_rank() {
   return rank_number;
 }
@@ -35,12 +40,9 @@ int main(int argc, char** argv) {
   key = argv[4];
   memset(job.id.internal, 0, sizeof job.id.internal);
   strncpy(job.id.internal, argv[4], sizeof job.id.internal - 1);
-  for (const auto& group : {data_scenarios(), life_scenarios(), call_scenarios(), tuned_scenarios()}) {
-    for (const NamedScenario& scenario : group) {
-      if (strcmp(scenario.name, argv[1]) != 0) continue;
-      scenario.run(job);
-      return 0;
-    }
+  if (const auto scenario = scenarios().find(argv[1]); scenario != scenarios().end()) {
+    scenario->second(job);
+    return 0;
   }
   fprintf(stderr, "no scenario %s\n", argv[1]);
   return 2;

@@ -37,7 +37,7 @@ double microseconds(CUstream stream, int rounds, const Call& call) {
 }
 
 // One operation of each kind, then a group.
-void every_function(const Rank& job) {
+SCENARIO(every_function) {
   choose(job);
   const auto [stream, comm] = join(job);
   constexpr size_t kCount = 1 << 20;
@@ -60,7 +60,7 @@ void every_function(const Rank& job) {
 }
 
 // Prints the time of an all-reduce of $BYTES. $CONFIG_MIN_CTAS: of the communicator's own configuration.
-void tuned_timing(const Rank& job) {
+SCENARIO(tuned_timing) {
   choose(job);
   const CUstream stream = take_device(job.rank);
   ncclComm_t comm = nullptr;
@@ -80,7 +80,7 @@ void tuned_timing(const Rank& job) {
   NCCL(ncclCommDestroy(comm));
 }
 
-void nothing_available(const Rank& job) {
+SCENARIO(nothing_available) {
   const auto [stream, comm] = join(job);
   Buffer<float> buffer(1000);
   CHECK_IS(ncclBroadcast(buffer.at(), buffer.at(), 1000, ncclFloat32, 0, comm, stream), ncclInvalidUsage);
@@ -97,7 +97,7 @@ void nothing_available(const Rank& job) {
   NCCL(ncclCommDestroy(comm));
 }
 
-void init_fails(const Rank& job) {
+SCENARIO(init_fails) {
   take_device(job.rank);
   ncclComm_t comm = nullptr;
   CHECK_IS(ncclCommInitRank(&comm, job.ranks, job.id, job.rank), atoi(getenv("EXPECTED")));
@@ -105,7 +105,7 @@ void init_fails(const Rank& job) {
   if (job.rank == 0) printf("%s\n", ncclGetLastError(nullptr));
 }
 
-void tuner_fails(const Rank& job) {
+SCENARIO(tuner_fails) {
   const auto [stream, comm] = join(job);
   Buffer<float> buffer(1000);
   CHECK_IS(ncclAllReduce(buffer.at(), buffer.at(), 1000, ncclFloat32, ncclSum, comm, stream), ncclInternalError);
@@ -113,7 +113,7 @@ void tuner_fails(const Rank& job) {
 }
 
 // An all-reduce that never ends, until it is aborted.
-void stuck(const Rank& job) {
+SCENARIO(stuck) {
   choose(job);
   const auto [stream, comm] = join(job);
   Buffer<float> buffer(1000);
@@ -128,7 +128,7 @@ void stuck(const Rank& job) {
 }
 
 // Copies of the library, one after the other in this process, each with variables of its own: $COPIES/1.so to 3.so.
-void copies(const Rank& job) {
+SCENARIO(copies) {
   const CUstream stream = take_device(job.rank);
   constexpr size_t kBytes = 64 << 20;
   Buffer<char> buffer(kBytes);
@@ -165,13 +165,3 @@ void copies(const Rank& job) {
 }
 
 }  // namespace
-
-std::vector<NamedScenario> tuned_scenarios() {
-  return {{"every_function", every_function},
-          {"tuned_timing", tuned_timing},
-          {"nothing_available", nothing_available},
-          {"init_fails", init_fails},
-          {"tuner_fails", tuner_fails},
-          {"stuck", stuck},
-          {"copies", copies}};
-}

@@ -1,11 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // The collective engine on the real engine in model time, without server, sockets or clocks: ranks are numbers.
-#ifndef POWERCCL_TEST_COLLECTIVE_MODEL_H
-#define POWERCCL_TEST_COLLECTIVE_MODEL_H
+#pragma once
 #include <cstring>
 #include <map>
 #include <memory>
-#include <string>
 #include <vector>
 
 #include "physics/collective_engine.h"
@@ -178,4 +176,3 @@ class Model : public Outside {
 };
 
 }  // namespace powerccl::physics::test
-#endif

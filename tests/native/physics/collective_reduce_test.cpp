@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "physics/collective_reduce.h"
-
 #include <gtest/gtest.h>
 
 #include <cmath>
 #include <cstring>
 #include <limits>
 #include <vector>
+
+#include "physics/collective_types.h"
 
 namespace powerccl::physics {
 namespace {

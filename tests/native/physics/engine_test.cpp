@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Streams, events and work in model time.
 #include <algorithm>
-#include <cmath>
 
 #include "model.h"
 

@@ -1,11 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Power, energy and the readings made of them.
 #include <algorithm>
-#include <cmath>
 #include <cstring>
 
 #include "model.h"
-#include "physics/board.h"
 #include "physics/readings.h"
 
 namespace powerccl::physics {

@@ -1,15 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // An emulated server in pure model time: no sockets, no sleeping. One client; a collective's payload is a `Transfer`,
 // run on its GPU alone as if all ranks had arrived together.
-#ifndef POWERCCL_TESTS_EMULATOR_MODEL_H
-#define POWERCCL_TESTS_EMULATOR_MODEL_H
+#pragma once
 #include <gtest/gtest.h>
 
 #include <cstring>
 #include <map>
 #include <memory>
 #include <set>
-#include <string>
 #include <vector>
 
 #include "physics/engine.h"
@@ -230,4 +228,3 @@ inline StepFigures replay(Model& model, const TrainingStep& step, int warm_up, i
 }
 
 }  // namespace powerccl::physics
-#endif

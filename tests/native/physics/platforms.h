@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Built-in platforms, for tests.
-#ifndef POWERCCL_TESTS_EMULATOR_PLATFORMS_H
-#define POWERCCL_TESTS_EMULATOR_PLATFORMS_H
+#pragma once
 #include <gtest/gtest.h>
 
 #include <string>
@@ -30,4 +29,3 @@ inline Platform steady() {
 }
 
 }  // namespace powerccl::physics
-#endif

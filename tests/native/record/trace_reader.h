@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Reads a trace back as any reader would: the header, then the committed records.
-#ifndef POWERCCL_TESTS_RECORD_TRACE_READER_H
-#define POWERCCL_TESTS_RECORD_TRACE_READER_H
+#pragma once
 #include <cstring>
 #include <filesystem>
 #include <fstream>
@@ -84,4 +83,3 @@ class Folder {
 };
 
 }  // namespace powerccl::test
-#endif

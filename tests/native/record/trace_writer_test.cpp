@@ -11,7 +11,6 @@
 
 #include <filesystem>
 #include <iterator>
-#include <memory>
 #include <thread>
 
 #include "base/log.h"

@@ -1,18 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // The adapter, the library and the driver in one, for tests of the runtime.
-#ifndef POWERCCL_TESTS_RUNTIME_RUNTIME_FIXTURE_H
-#define POWERCCL_TESTS_RUNTIME_RUNTIME_FIXTURE_H
+#pragma once
 #include <fcntl.h>
 #include <gtest/gtest.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <deque>
 #include <functional>
-#include <map>
 #include <memory>
 #include <string>
-#include <thread>
 
 #include "../record/trace_reader.h"
 #include "base/log.h"
@@ -149,4 +145,3 @@ class RuntimeTest : public testing::Test {
 };
 
 }  // namespace powerccl::test
-#endif

@@ -4,7 +4,6 @@
 // It writes FOLDER/run/rank-0.trace and files of its own, FOLDER/own-<n>, whose contents it knows. CASE is what happens
 // meanwhile, to the trace by another process or to descriptors by the job itself. It prints what became of its records
 // and exits with 0; 3: a file of its own is not as it left it; 4: records are neither written nor counted as dropped.
-#include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
 #include <sys/mman.h>

@@ -13,7 +13,7 @@
 #include <string>
 #include <vector>
 
-#include "bench/failure.h"
+#include "bench/values.h"
 #include "platforms.h"
 #include "sim/simulation.h"
 

@@ -5,10 +5,9 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <cmath>
 #include <string>
 
-#include "bench/failure.h"
+#include "bench/values.h"
 #include "platforms.h"
 
 namespace powerccl::sim {

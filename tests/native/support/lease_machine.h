@@ -61,8 +61,7 @@ class Child {
   bool wait_ready(int64_t patience_ms);
 
   pid_t pid_ = -1;
-  int input_ = -1, output_ = -1;
-  int status_ = -1;
+  int input_ = -1, output_ = -1, status_ = -1;
 };
 
 // Eight emulated GPUs, and a folder in memory for the sockets and files of this machine.

@@ -5,15 +5,13 @@
 // request first. Then it has the call accounted for. While the call is inside, the library's idle loop reaches
 // hooks.cpp, which waits.
 // Outside of a blocking call this adapter never waits, so sched_yield() keeps its meaning for all other callers.
-#ifndef POWERCCL_ADAPTERS_MPI_ADAPTER_H
-#define POWERCCL_ADAPTERS_MPI_ADAPTER_H
+#pragma once
 #include <stdint.h>
 
 #include <atomic>
 
 #include "adapters/mpi/call_accounts.h"
 #include "adapters/mpi/communicators.h"
-#include "adapters/mpi/functions.h"
 #include "adapters/mpi/library.h"
 #include "adapters/mpi/rounds.h"
 #include "adapters/mpi/ticks.h"
@@ -167,4 +165,3 @@ void open_trials();
 void close_trials();
 
 }  // namespace powerccl::mpi
-#endif

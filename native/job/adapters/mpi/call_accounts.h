@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // One thread's sums of blocking calls by function, communicator and size class, written to the trace from time to time
 // (MPI_TOTAL records). A fixed table; what finds no room is counted and left out.
-#ifndef POWERCCL_ADAPTERS_MPI_CALL_ACCOUNTS_H
-#define POWERCCL_ADAPTERS_MPI_CALL_ACCOUNTS_H
+#pragma once
 #include <stdint.h>
 
 #include "adapters/mpi/ticks.h"
@@ -66,4 +65,3 @@ class CallAccounts {
 };
 
 }  // namespace powerccl
-#endif

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "adapters/mpi/communicators.h"
 
-#include <string.h>
-
 #include "base/basics.h"
 #include "record/records.h"
 

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What is known of the process's communicators and datatypes, by handle. Handles are used again after they were freed,
 // so the hooks of free functions report each free.
-#ifndef POWERCCL_ADAPTERS_MPI_COMMUNICATORS_H
-#define POWERCCL_ADAPTERS_MPI_COMMUNICATORS_H
+#pragma once
 #include <pthread.h>
 #include <stdint.h>
 
@@ -60,4 +59,3 @@ class Communicators {
 };
 
 }  // namespace powerccl::mpi
-#endif

@@ -7,7 +7,6 @@
 // intra-communicator within one MPI_COMM_WORLD. One agreement of that world at initialisation is the last condition.
 // Counts, roots, types and times play no part. A rank whose call the library refuses makes no collective, and no
 // barrier either.
-#include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>

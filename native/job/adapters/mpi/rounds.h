@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Whether something moved between two visits of the library's idle loop, inferred from what else happened in between.
-#ifndef POWERCCL_ADAPTERS_MPI_ROUNDS_H
-#define POWERCCL_ADAPTERS_MPI_ROUNDS_H
+#pragma once
 #include <stdint.h>
 
 #include "adapters/mpi/waiter.h"
@@ -70,4 +69,3 @@ class Rounds {
 };
 
 }  // namespace powerccl::mpi
-#endif

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The processor's own counter as a clock: 10 ns a reading where clock_gettime takes 20 to 40, which counts when an
 // all-reduce takes 200. Used only where it runs at one rate through every clock and sleep state.
-#ifndef POWERCCL_ADAPTERS_MPI_TICKS_H
-#define POWERCCL_ADAPTERS_MPI_TICKS_H
+#pragma once
 #include <stdint.h>
 
 #include "base/basics.h"
@@ -77,4 +76,3 @@ class TickClock {
 };
 
 }  // namespace powerccl
-#endif

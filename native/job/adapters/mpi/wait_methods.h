@@ -4,8 +4,7 @@
 // no-op that ignores its timer.
 //
 // The instructions, the clock and the system calls are in a table, so that tests can replace them.
-#ifndef POWERCCL_ADAPTERS_MPI_WAIT_METHODS_H
-#define POWERCCL_ADAPTERS_MPI_WAIT_METHODS_H
+#pragma once
 #include <stdint.h>
 
 #include "adapters/mpi/ticks.h"
@@ -54,4 +53,3 @@ void pause_with(const WaitTable& table, WaitMethod method, uint64_t length_ticks
 const char* text_of(WaitMethod method);
 
 }  // namespace powerccl
-#endif

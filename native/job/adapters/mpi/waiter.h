@@ -10,8 +10,7 @@
 // Some libraries do not tell whether something moved. There, a poll that took much longer than usual is a sign of it.
 // Interrupts look the same, so a single sign keeps the rank awake for a moment only. Signs that come again and again
 // right after pauses shorten the pauses: after a pause is when a message had to wait for this rank.
-#ifndef POWERCCL_ADAPTERS_MPI_WAITER_H
-#define POWERCCL_ADAPTERS_MPI_WAITER_H
+#pragma once
 #include <stdint.h>
 
 #include "adapters/mpi/wait_methods.h"
@@ -122,4 +121,3 @@ class Waiter {
 };
 
 }  // namespace powerccl
-#endif

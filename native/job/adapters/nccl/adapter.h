@@ -3,11 +3,10 @@
 //
 // Calls come to the runtime in four ways:
 // - profiler.cpp: NCCL tells the plugin of the call and of its kernel.
-// - eventless_calls.h: of the call alone. Symmetric kernels and copy engines have no kernel events.
-// - unreported_calls.h: of neither. The preloaded functions see the call.
+// - eventless_calls.h: of the call alone. Symmetric kernels and copy engines have no kernel events. Or of neither: the
+//   preloaded functions see the call.
 // - api_calls.h: NCCL has no plugin of ours. The preloaded functions see everything.
-#ifndef POWERCCL_ADAPTERS_NCCL_ADAPTER_H
-#define POWERCCL_ADAPTERS_NCCL_ADAPTER_H
+#pragma once
 #include <pthread.h>
 
 #include "adapters/nccl/cuda.h"
@@ -47,4 +46,3 @@ StreamOfCall stream_of_present_call();
 int call_behind(void* context, void* stream, void (*callback)(void*), void* data);
 
 }  // namespace powerccl::nccl
-#endif

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The few functions of the CUDA driver that the adapter needs, found in the libcuda that the job has loaded.
-#ifndef POWERCCL_ADAPTERS_NCCL_CUDA_H
-#define POWERCCL_ADAPTERS_NCCL_CUDA_H
+#pragma once
 #include "runtime/runtime.h"
 
 namespace powerccl::nccl {
@@ -53,5 +52,8 @@ GpuIdentity gpu_of_device(const Cuda& cuda, int device);
 // "nccl 2.28.9 profiler v5"; without NCCL's version if it cannot be found.
 void library_text(char* text, size_t size, const char* how);
 
+// Reads a GPU's clock through NVML. Nothing in a job's process sets one: powerccld does.
+// Adapter::open_reader.
+ClockClient* open_nvml_reader(void* context, const GpuIdentity& gpu);
+
 }  // namespace powerccl::nccl
-#endif

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // NCCL reports functions, types, algorithms and protocols by their names.
-#ifndef POWERCCL_ADAPTERS_NCCL_ENUM_NAMES_H
-#define POWERCCL_ADAPTERS_NCCL_ENUM_NAMES_H
+#pragma once
 #include <stdint.h>
 
 namespace powerccl::nccl {
@@ -19,4 +18,3 @@ uint8_t algorithm_of(const char* name);
 uint8_t protocol_of(const char* name);
 
 }  // namespace powerccl::nccl
-#endif

@@ -3,8 +3,7 @@
 //
 // The word holds what PowerCCL wants and what the chained profiler wants. Others may write it too (an operator through
 // NCCL's RAS client, `profiler_mask`): then it is theirs, and is left as it is.
-#ifndef POWERCCL_ADAPTERS_NCCL_EVENT_MASKS_H
-#define POWERCCL_ADAPTERS_NCCL_EVENT_MASKS_H
+#pragma once
 #include <stdint.h>
 
 #include <atomic>
@@ -42,4 +41,3 @@ bool tells_of_calls(const EventMask* mask);
 void check_mask_owner(Runtime* runtime);
 
 }  // namespace powerccl::nccl
-#endif

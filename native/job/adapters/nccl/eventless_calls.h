@@ -5,9 +5,9 @@
 //
 // Which calls these are is learnt. Kernel events were asked for such a call, and no task came until its group ended. A
 // kind of call (communicator, pattern, size class) gets a pair until it has twice come with a task.
-#ifndef POWERCCL_ADAPTERS_NCCL_EVENTLESS_CALLS_H
-#define POWERCCL_ADAPTERS_NCCL_EVENTLESS_CALLS_H
+#pragma once
 #include "adapters/nccl/adapter.h"
+#include "adapters/nccl/api_calls.h"
 
 namespace powerccl::nccl {
 
@@ -29,5 +29,16 @@ void time_calls_without_kernel_events();
 // Whether a pair of events is within what timing such calls may cost. True spends it.
 bool may_time_eventless_call();
 
+// Calls that NCCL reports to no plugin: signals and waits for them (NCCL 2.29 and later). In NCCL 2.28 so are
+// collectives on copy engines, which NCCL carries out before it calls its profiler (seen with 2.28.9). The interposed
+// functions see such calls. When they return without an event, they are recorded.
+// All from the thread that makes the calls. Of a group, only where NCCL reports none of its calls to a plugin.
+void unreported_call_made(const ApiCall& call, bool captured);
+void unreported_launch_begins();
+void unreported_launch_ended(int result);  // unreported_forget() comes next
+void unreported_forget();
+
+// NCCL reported a call of `communicator` to the plugin.
+void plugin_reported(Communicator* communicator);
+
 }  // namespace powerccl::nccl
-#endif

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // When a kernel starts and stops, for kernels without NCCL events. The stream writes words into the host's memory
 // around NCCL's launch, and a thread reads them as they arrive. Only for policies that decide by what runs.
-#ifndef POWERCCL_ADAPTERS_NCCL_LIVE_H
-#define POWERCCL_ADAPTERS_NCCL_LIVE_H
+#pragma once
 #include "adapters/nccl/adapter.h"
 
 namespace powerccl::nccl {
@@ -50,4 +49,3 @@ class Live {
 Live& live();
 
 }  // namespace powerccl::nccl
-#endif

@@ -3,8 +3,7 @@
 //
 // Nothing here waits for the GPU. Events are queried while the job makes other calls, and reported to the
 // runtime as host times.
-#ifndef POWERCCL_ADAPTERS_NCCL_MARKS_H
-#define POWERCCL_ADAPTERS_NCCL_MARKS_H
+#pragma once
 #include "adapters/nccl/adapter.h"
 #include "record/mark_allowance.h"
 
@@ -69,4 +68,3 @@ class Marks {
 Marks& marks();
 
 }  // namespace powerccl::nccl
-#endif

@@ -18,8 +18,7 @@ const char* const* names_of(Library library) {
 }
 
 struct Object {
-  uintptr_t address;
-  uintptr_t begin = 0, end = 0;
+  uintptr_t address, begin = 0, end = 0;
 };
 
 int look_for_object(dl_phdr_info* info, size_t, void* data) {

@@ -3,8 +3,7 @@
 //
 // A process can have only one NCCL and one CUDA driver, but several CUDA runtimes (libcudart.so.11.0, .12, .13). Each
 // of these knows only the kernels that were registered with it. So a caller gets the one that it is linked with.
-#ifndef POWERCCL_ADAPTERS_NCCL_ORIGINALS_H
-#define POWERCCL_ADAPTERS_NCCL_ORIGINALS_H
+#pragma once
 #include <stdint.h>
 
 #include <atomic>
@@ -71,4 +70,3 @@ class Original {
 void* find_original(const char* name, Library library);
 
 }  // namespace powerccl::nccl
-#endif

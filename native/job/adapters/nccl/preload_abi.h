@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The parts of CUDA's and NCCL's ABI that preloaded functions use, declared by us. Handles are addresses, enums are
 // ints.
-#ifndef POWERCCL_ADAPTERS_NCCL_PRELOAD_ABI_H
-#define POWERCCL_ADAPTERS_NCCL_PRELOAD_ABI_H
+#pragma once
 #include <stddef.h>
 #include <stdint.h>
 
@@ -39,4 +38,3 @@ constexpr uint8_t bytes_of_type(int type) {
 }
 
 }  // namespace powerccl::nccl
-#endif

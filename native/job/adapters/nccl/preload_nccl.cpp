@@ -3,7 +3,6 @@
 // what comes from inside passes straight through.
 #include "adapters/names.h"
 #include "adapters/nccl/api_calls.h"
-#include "adapters/nccl/api_communicators.h"
 #include "adapters/nccl/originals.h"
 #include "adapters/nccl/preload_abi.h"
 #include "adapters/nccl/thread.h"

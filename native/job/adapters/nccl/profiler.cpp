@@ -1,22 +1,50 @@
 // SPDX-License-Identifier: Apache-2.0
 // The profiler plugin's function tables: look up, guard, delegate. Nothing but success is ever returned, because NCCL
 // passes some of what a plugin returns on to the job.
+#include <stdint.h>
 #include <stdio.h>
+#include <sys/statvfs.h>
 
 #include "abi/nccl_profiler.h"
 #include "adapters/nccl/adapter.h"
 #include "adapters/nccl/chained_profiler.h"
+#include "adapters/nccl/cuda.h"
 #include "adapters/nccl/enum_names.h"
 #include "adapters/nccl/eventless_calls.h"
 #include "adapters/nccl/live.h"
 #include "adapters/nccl/marks.h"
-#include "adapters/nccl/nvml_reader.h"
-#include "adapters/nccl/shm_room.h"
-#include "adapters/nccl/unreported_calls.h"
 #include "base/log.h"
 #include "base/own_time.h"
 
 namespace powerccl::nccl {
+
+// Whether /dev/shm has room for what NCCL puts there when it is asked for kernel events.
+//
+// NCCL then starts a proxy for each communicator, whose pool of operations is in /dev/shm. Where that does not fit,
+// NCCL 2.27 to 2.30 at least end in a segmentation fault (NVIDIA/nccl#2326); containers have 64 MiB by default.
+// Of one rank in one communicator: 64 channels x 32 operations x 72 local ranks of 248 bytes each (NCCL 2.30.7,
+// <src/include/proxy.h>), rounded up.
+constexpr uint64_t kPoolBytes = uint64_t{36} << 20;
+
+struct ShmRoom {
+  uint64_t free_bytes = 0, needed_bytes = 0;
+  bool enough = true;  // also if that is not known
+};
+
+// `ranks`: on this host, each of which makes pools for so many communicators.
+ShmRoom shm_room(const char* folder, uint32_t ranks, uint32_t communicators);
+
+ShmRoom shm_room(const char* folder, uint32_t ranks, uint32_t communicators) {
+  ShmRoom room;
+  struct statvfs file_system;
+  room.needed_bytes = kPoolBytes * ranks * communicators;
+  // A tmpfs without a limit reports no blocks.
+  if (statvfs(folder, &file_system) != 0 || file_system.f_blocks == 0) return room;
+  room.free_bytes = uint64_t{file_system.f_bavail} * file_system.f_frsize;
+  room.enough = room.free_bytes >= room.needed_bytes;
+  return room;
+}
+
 namespace {
 
 // What is always asked for. v4 knows no API events and has no place to choose per operation.
@@ -305,6 +333,7 @@ Result record_event_state(void* handle, int state, StateArguments* arguments) {
 }
 
 }  // namespace
+
 }  // namespace powerccl::nccl
 
 using namespace powerccl::nccl;

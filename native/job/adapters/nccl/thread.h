@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // What a thread is in the middle of, as interposed functions see it.
-#ifndef POWERCCL_ADAPTERS_NCCL_THREAD_H
-#define POWERCCL_ADAPTERS_NCCL_THREAD_H
+#pragma once
 #include <errno.h>
 
 #include "adapters/nccl/adapter.h"
@@ -27,8 +26,7 @@ struct Thread {
   uint32_t reported = 0;
   // Kernels launched into `launches_in` and not reported to `streams` yet: see tell_launches.
   void* launches_in = nullptr;
-  uint32_t launches = 0;
-  uint32_t until_timed = 0;
+  uint32_t launches = 0, until_timed = 0;
   uint64_t kinds = 0;
 };
 extern constinit thread_local Thread t_thread;
@@ -95,4 +93,3 @@ inline void tell_launches(Streams* streams) {
 }
 
 }  // namespace powerccl::nccl
-#endif

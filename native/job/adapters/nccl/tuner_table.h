@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The tuner table (docs/reference/tuner-table.md): which algorithm, protocol and channels a collective gets. Parsed
 // without a library or an allocation, refused as a whole if a line is wrong.
-#ifndef POWERCCL_ADAPTERS_NCCL_TUNER_TABLE_H
-#define POWERCCL_ADAPTERS_NCCL_TUNER_TABLE_H
+#pragma once
 #include <stddef.h>
 #include <stdint.h>
 
@@ -64,4 +63,3 @@ TunerDecision decide(const TunerTable& table, TunerShape shape, int collective, 
 void put(TunerDecision decision, float* costs, int algorithms, int protocols, int* channels);
 
 }  // namespace powerccl::nccl
-#endif

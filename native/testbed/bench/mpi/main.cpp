@@ -2,9 +2,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
-#include <string>
 
-#include "bench/failure.h"
 #include "bench/mpi/report.h"
 #include "bench/values.h"
 

@@ -2,18 +2,40 @@
 // An MPI library loaded at run time, by a program built without <mpi.h>. It is loaded with global scope, and its
 // functions are looked up from the program's. So a preloaded tool's own MPI_Send comes before the library's, as in a
 // linked program.
-#ifndef POWERCCL_BENCH_MPI_MPI_API_H
-#define POWERCCL_BENCH_MPI_MPI_API_H
+#pragma once
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "bench/library.h"
-#include "bench/mpi/launcher.h"
 
 namespace powerccl::bench::mpi {
+
+// What started this process, by its environment and its ancestors. It decides before MPI_Init which library to load,
+// and shows afterwards whether that was the launcher's.
+enum class LauncherKind { kNone, kOpenMpi, kPmi, kPmix };
+
+struct Launcher {
+  LauncherKind kind = LauncherKind::kNone;
+  int ranks = 1, rank = 0;           // as announced; 1 and 0 without a launcher
+  std::vector<std::string> folders;  // where its library may be beside it
+  const char* name() const;
+};
+
+using Lookup = std::function<const char*(const char*)>;
+
+// `lookup` is getenv, or a test's. Folders are looked for only where `with_ancestors`.
+Launcher find_launcher(const Lookup& lookup, bool with_ancestors);
+
+// What to hand to dlopen in turn: `named` alone if it is not empty. Else the launcher's own library from its folders,
+// then the loader's under the launcher's names, then all others.
+std::vector<std::string> library_candidates(const Launcher& launcher, const std::string& named);
+
+// Empty, or what is wrong when the library counts `size` ranks but the launcher announced others.
+std::string size_mismatch(const Launcher& launcher, int size, const std::string& library);
 
 // What differs between MPI libraries: the values of handles and special addresses. A handle travels as a word. That
 // fits all three ABIs: an int argument is the low half of the word's register, and little-endian memory holds its bytes
@@ -125,4 +147,3 @@ class Mpi {
 };
 
 }  // namespace powerccl::bench::mpi
-#endif

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // A process's connection to the emulated GPU server: requests, submissions, and the shared pages.
-#ifndef POWERCCL_EMULATOR_CONNECTION_H
-#define POWERCCL_EMULATOR_CONNECTION_H
+#pragma once
 #include <atomic>
 #include <condition_variable>
 #include <cstddef>
@@ -72,8 +71,7 @@ class Connection {
   ClientPage* page_ = nullptr;
   std::atomic<bool> lost_{false};
 
-  std::mutex send_mutex_;
-  std::mutex reply_mutex_;
+  std::mutex send_mutex_, reply_mutex_;
   std::condition_variable reply_ready_;
   bool reading_ = false;  // one of the waiting threads reads for all
   uint64_t next_request_ = 1;
@@ -81,4 +79,3 @@ class Connection {
 };
 
 }  // namespace powerccl::emulator
-#endif

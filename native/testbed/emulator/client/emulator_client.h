@@ -4,8 +4,7 @@
 //
 // Functions return a CUresult unless said otherwise. When the server is gone they return CUDA_ERROR_UNKNOWN; libcuda
 // has then said so once on stderr. All times are CLOCK_MONOTONIC nanoseconds in model time (globaltimer is 10^12 more).
-#ifndef POWERCCL_EMULATOR_CLIENT_H
-#define POWERCCL_EMULATOR_CLIENT_H
+#pragma once
 #include <stddef.h>
 #include <stdint.h>
 
@@ -84,5 +83,4 @@ CUresult pwe_event_energy(CUevent event, double* energy_uj);
 
 #ifdef __cplusplus
 }
-#endif
 #endif

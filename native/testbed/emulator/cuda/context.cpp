@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <cstdio>
 
-#include "emulator/client/bus_id.h"
-#include "emulator/client/mig.h"
+#include "emulator/client/gpu_ids.h"
 #include "emulator/cuda/state.h"
 
 namespace powerccl::emulator {
@@ -45,14 +44,57 @@ const BoardGpu& gpu_of(const State& state, int device) {
   return state.connection->board().gpu[state.devices[static_cast<size_t>(device)]];
 }
 
+// 0: an attribute that the emulator knows nothing of.
+int attribute_of(const State& state, CUdevice_attribute attribute, CUdevice device) {
+  const BoardPage& board = state.connection->board();
+  switch (attribute) {
+    case CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR:
+      return static_cast<int>(board.compute_major);
+    case CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR:
+      return static_cast<int>(board.compute_minor);
+    case CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT:
+      return static_cast<int>(board.multiprocessors);
+    case CU_DEVICE_ATTRIBUTE_CLOCK_RATE:
+      return static_cast<int>(board.clock_max_mhz * 1000);
+    case CU_DEVICE_ATTRIBUTE_MEMORY_CLOCK_RATE:
+      return static_cast<int>(board.memory_clock_mhz * 1000);
+    case CU_DEVICE_ATTRIBUTE_PCI_BUS_ID:
+      return static_cast<int>(gpu_of(state, device).bus);
+    case CU_DEVICE_ATTRIBUTE_WARP_SIZE:
+      return 32;
+    case CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_BLOCK:
+    case CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_X:
+    case CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_Y:
+      return 1024;
+    case CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_Z:
+      return 64;
+    case CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_X:
+      return 0x7fffffff;
+    case CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_Y:
+    case CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_Z:
+      return 65535;
+    case CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR:
+      return 2048;
+    case CU_DEVICE_ATTRIBUTE_UNIFIED_ADDRESSING:
+    case CU_DEVICE_ATTRIBUTE_CAN_MAP_HOST_MEMORY:
+    case CU_DEVICE_ATTRIBUTE_CONCURRENT_KERNELS:
+    case CU_DEVICE_ATTRIBUTE_CAN_USE_HOST_POINTER_FOR_REGISTERED_MEM:
+    case CU_DEVICE_ATTRIBUTE_STREAM_PRIORITIES_SUPPORTED:
+      return 1;
+    case CU_DEVICE_ATTRIBUTE_ASYNC_ENGINE_COUNT:
+      return 2;
+    default:
+      return 0;
+  }
+}
+
 ContextState* context_of(State& state, CUcontext handle) {
   auto* context = reinterpret_cast<ContextState*>(handle);
   return state.contexts.count(context) != 0 ? context : nullptr;
 }
 
 CUresult create(CUcontext* handle, CUdevice device) {
-  State& state = State::get();
-  if (const CUresult result = state.ready(); result != CUDA_SUCCESS) return result;
+  POWERCCL_READY(state);
   if (handle == nullptr) return CUDA_ERROR_INVALID_VALUE;
   const std::lock_guard lock(state.mutex);
   if (!has_device(state, device)) return CUDA_ERROR_INVALID_DEVICE;
@@ -90,16 +132,14 @@ PWE_EXPORT CUresult cuDriverGetVersion(int* version) {
 }
 
 PWE_EXPORT CUresult cuDeviceGetCount(int* count) {
-  State& state = State::get();
-  if (const CUresult result = state.ready(); result != CUDA_SUCCESS) return result;
+  POWERCCL_READY(state);
   if (count == nullptr) return CUDA_ERROR_INVALID_VALUE;
   *count = static_cast<int>(state.devices.size());
   return CUDA_SUCCESS;
 }
 
 PWE_EXPORT CUresult cuDeviceGet(CUdevice* device, int ordinal) {
-  State& state = State::get();
-  if (const CUresult result = state.ready(); result != CUDA_SUCCESS) return result;
+  POWERCCL_READY(state);
   if (device == nullptr) return CUDA_ERROR_INVALID_VALUE;
   if (!has_device(state, ordinal)) return CUDA_ERROR_INVALID_DEVICE;
   *device = ordinal;
@@ -107,8 +147,7 @@ PWE_EXPORT CUresult cuDeviceGet(CUdevice* device, int ordinal) {
 }
 
 PWE_EXPORT CUresult cuDeviceGetName(char* name, int length, CUdevice device) {
-  State& state = State::get();
-  if (const CUresult result = state.ready(); result != CUDA_SUCCESS) return result;
+  POWERCCL_READY(state);
   if (name == nullptr || length <= 0) return CUDA_ERROR_INVALID_VALUE;
   if (!has_device(state, device)) return CUDA_ERROR_INVALID_DEVICE;
   const bool slice = in_mig_mode(state.devices[static_cast<size_t>(device)]);
@@ -117,8 +156,7 @@ PWE_EXPORT CUresult cuDeviceGetName(char* name, int length, CUdevice device) {
 }
 
 PWE_EXPORT CUresult cuDeviceGetUuid(CUuuid* uuid, CUdevice device) {
-  State& state = State::get();
-  if (const CUresult result = state.ready(); result != CUDA_SUCCESS) return result;
+  POWERCCL_READY(state);
   if (uuid == nullptr) return CUDA_ERROR_INVALID_VALUE;
   if (!has_device(state, device)) return CUDA_ERROR_INVALID_DEVICE;
   memcpy(uuid->bytes, gpu_of(state, device).uuid_bytes, 16);
@@ -135,8 +173,7 @@ PWE_EXPORT CUresult cuDeviceGetUuid(CUuuid* uuid, CUdevice device) {
 }
 
 PWE_EXPORT CUresult cuDeviceGetPCIBusId(char* bus, int length, CUdevice device) {
-  State& state = State::get();
-  if (const CUresult result = state.ready(); result != CUDA_SUCCESS) return result;
+  POWERCCL_READY(state);
   if (bus == nullptr || length < 13) return CUDA_ERROR_INVALID_VALUE;
   if (!has_device(state, device)) return CUDA_ERROR_INVALID_DEVICE;
   snprintf(bus, static_cast<size_t>(length), "0000:%02X:00.0", gpu_of(state, device).bus);
@@ -144,8 +181,7 @@ PWE_EXPORT CUresult cuDeviceGetPCIBusId(char* bus, int length, CUdevice device) 
 }
 
 PWE_EXPORT CUresult cuDeviceGetByPCIBusId(CUdevice* device, const char* bus) {
-  State& state = State::get();
-  if (const CUresult result = state.ready(); result != CUDA_SUCCESS) return result;
+  POWERCCL_READY(state);
   if (device == nullptr || bus == nullptr) return CUDA_ERROR_INVALID_VALUE;
   unsigned long number = 0;
   if (!parse_bus_id(bus, number)) return CUDA_ERROR_INVALID_VALUE;
@@ -158,8 +194,7 @@ PWE_EXPORT CUresult cuDeviceGetByPCIBusId(CUdevice* device, const char* bus) {
 }
 
 PWE_EXPORT CUresult cuDeviceTotalMem_v2(size_t* bytes, CUdevice device) {
-  State& state = State::get();
-  if (const CUresult result = state.ready(); result != CUDA_SUCCESS) return result;
+  POWERCCL_READY(state);
   if (bytes == nullptr) return CUDA_ERROR_INVALID_VALUE;
   if (!has_device(state, device)) return CUDA_ERROR_INVALID_DEVICE;
   *bytes = state.connection->board().memory_bytes;
@@ -167,65 +202,10 @@ PWE_EXPORT CUresult cuDeviceTotalMem_v2(size_t* bytes, CUdevice device) {
 }
 
 PWE_EXPORT CUresult cuDeviceGetAttribute(int* value, CUdevice_attribute attribute, CUdevice device) {
-  State& state = State::get();
-  if (const CUresult result = state.ready(); result != CUDA_SUCCESS) return result;
+  POWERCCL_READY(state);
   if (value == nullptr) return CUDA_ERROR_INVALID_VALUE;
   if (!has_device(state, device)) return CUDA_ERROR_INVALID_DEVICE;
-  const BoardPage& board = state.connection->board();
-  switch (attribute) {
-    case CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR:
-      *value = static_cast<int>(board.compute_major);
-      break;
-    case CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR:
-      *value = static_cast<int>(board.compute_minor);
-      break;
-    case CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT:
-      *value = static_cast<int>(board.multiprocessors);
-      break;
-    case CU_DEVICE_ATTRIBUTE_CLOCK_RATE:
-      *value = static_cast<int>(board.clock_max_mhz * 1000);
-      break;
-    case CU_DEVICE_ATTRIBUTE_MEMORY_CLOCK_RATE:
-      *value = static_cast<int>(board.memory_clock_mhz * 1000);
-      break;
-    case CU_DEVICE_ATTRIBUTE_PCI_BUS_ID:
-      *value = static_cast<int>(gpu_of(state, device).bus);
-      break;
-    case CU_DEVICE_ATTRIBUTE_WARP_SIZE:
-      *value = 32;
-      break;
-    case CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_BLOCK:
-    case CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_X:
-    case CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_Y:
-      *value = 1024;
-      break;
-    case CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_Z:
-      *value = 64;
-      break;
-    case CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_X:
-      *value = 0x7fffffff;
-      break;
-    case CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_Y:
-    case CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_Z:
-      *value = 65535;
-      break;
-    case CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR:
-      *value = 2048;
-      break;
-    case CU_DEVICE_ATTRIBUTE_UNIFIED_ADDRESSING:
-    case CU_DEVICE_ATTRIBUTE_CAN_MAP_HOST_MEMORY:
-    case CU_DEVICE_ATTRIBUTE_CONCURRENT_KERNELS:
-    case CU_DEVICE_ATTRIBUTE_CAN_USE_HOST_POINTER_FOR_REGISTERED_MEM:
-    case CU_DEVICE_ATTRIBUTE_STREAM_PRIORITIES_SUPPORTED:
-      *value = 1;
-      break;
-    case CU_DEVICE_ATTRIBUTE_ASYNC_ENGINE_COUNT:
-      *value = 2;
-      break;
-    default:
-      *value = 0;
-      break;
-  }
+  *value = attribute_of(state, attribute, device);
   return CUDA_SUCCESS;
 }
 
@@ -236,8 +216,7 @@ PWE_EXPORT CUresult cuDeviceCanAccessPeer(int* can, CUdevice, CUdevice) {
 }
 
 PWE_EXPORT CUresult cuDevicePrimaryCtxRetain(CUcontext* handle, CUdevice device) {
-  State& state = State::get();
-  if (const CUresult result = state.ready(); result != CUDA_SUCCESS) return result;
+  POWERCCL_READY(state);
   if (handle == nullptr) return CUDA_ERROR_INVALID_VALUE;
   const std::lock_guard lock(state.mutex);
   if (!has_device(state, device)) return CUDA_ERROR_INVALID_DEVICE;
@@ -250,8 +229,7 @@ PWE_EXPORT CUresult cuDevicePrimaryCtxRetain(CUcontext* handle, CUdevice device)
 }
 
 PWE_EXPORT CUresult cuDevicePrimaryCtxRelease_v2(CUdevice device) {
-  State& state = State::get();
-  if (const CUresult result = state.ready(); result != CUDA_SUCCESS) return result;
+  POWERCCL_READY(state);
   const std::lock_guard lock(state.mutex);
   if (!has_device(state, device)) return CUDA_ERROR_INVALID_DEVICE;
   ContextState*& primary = state.primaries[static_cast<size_t>(device)];
@@ -262,8 +240,7 @@ PWE_EXPORT CUresult cuDevicePrimaryCtxRelease_v2(CUdevice device) {
 }
 
 PWE_EXPORT CUresult cuDevicePrimaryCtxGetState(CUdevice device, unsigned* flags, int* active) {
-  State& state = State::get();
-  if (const CUresult result = state.ready(); result != CUDA_SUCCESS) return result;
+  POWERCCL_READY(state);
   if (flags == nullptr || active == nullptr) return CUDA_ERROR_INVALID_VALUE;
   const std::lock_guard lock(state.mutex);
   if (!has_device(state, device)) return CUDA_ERROR_INVALID_DEVICE;
@@ -286,8 +263,7 @@ PWE_EXPORT CUresult cuCtxCreate_v4(CUcontext* handle, CUctxCreateParams*, unsign
 }
 
 PWE_EXPORT CUresult cuCtxDestroy_v2(CUcontext handle) {
-  State& state = State::get();
-  if (const CUresult result = state.ready(); result != CUDA_SUCCESS) return result;
+  POWERCCL_READY(state);
   const std::lock_guard lock(state.mutex);
   ContextState* context = context_of(state, handle);
   if (context == nullptr || context->primary) return CUDA_ERROR_INVALID_CONTEXT;
@@ -298,8 +274,7 @@ PWE_EXPORT CUresult cuCtxDestroy_v2(CUcontext handle) {
 }
 
 PWE_EXPORT CUresult cuCtxSetCurrent(CUcontext handle) {
-  State& state = State::get();
-  if (const CUresult result = state.ready(); result != CUDA_SUCCESS) return result;
+  POWERCCL_READY(state);
   auto& stack = context_stack();
   if (handle == nullptr) {
     if (!stack.empty()) stack.pop_back();
@@ -314,16 +289,14 @@ PWE_EXPORT CUresult cuCtxSetCurrent(CUcontext handle) {
 }
 
 PWE_EXPORT CUresult cuCtxGetCurrent(CUcontext* handle) {
-  State& state = State::get();
-  if (const CUresult result = state.ready(); result != CUDA_SUCCESS) return result;
+  POWERCCL_READY(state);
   if (handle == nullptr) return CUDA_ERROR_INVALID_VALUE;
   *handle = reinterpret_cast<CUcontext>(current_context());
   return CUDA_SUCCESS;
 }
 
 PWE_EXPORT CUresult cuCtxPushCurrent_v2(CUcontext handle) {
-  State& state = State::get();
-  if (const CUresult result = state.ready(); result != CUDA_SUCCESS) return result;
+  POWERCCL_READY(state);
   const std::lock_guard lock(state.mutex);
   ContextState* context = context_of(state, handle);
   if (context == nullptr) return CUDA_ERROR_INVALID_CONTEXT;
@@ -332,8 +305,7 @@ PWE_EXPORT CUresult cuCtxPushCurrent_v2(CUcontext handle) {
 }
 
 PWE_EXPORT CUresult cuCtxPopCurrent_v2(CUcontext* handle) {
-  State& state = State::get();
-  if (const CUresult result = state.ready(); result != CUDA_SUCCESS) return result;
+  POWERCCL_READY(state);
   auto& stack = context_stack();
   if (stack.empty()) return CUDA_ERROR_INVALID_CONTEXT;
   if (handle != nullptr) *handle = reinterpret_cast<CUcontext>(stack.back());
@@ -342,8 +314,7 @@ PWE_EXPORT CUresult cuCtxPopCurrent_v2(CUcontext* handle) {
 }
 
 PWE_EXPORT CUresult cuCtxGetDevice(CUdevice* device) {
-  State& state = State::get();
-  if (const CUresult result = state.ready(); result != CUDA_SUCCESS) return result;
+  POWERCCL_READY(state);
   const ContextState* context = current_context();
   if (context == nullptr) return CUDA_ERROR_INVALID_CONTEXT;
   if (device == nullptr) return CUDA_ERROR_INVALID_VALUE;
@@ -352,8 +323,7 @@ PWE_EXPORT CUresult cuCtxGetDevice(CUdevice* device) {
 }
 
 PWE_EXPORT CUresult cuCtxSynchronize() {
-  State& state = State::get();
-  if (const CUresult result = state.ready(); result != CUDA_SUCCESS) return result;
+  POWERCCL_READY(state);
   std::vector<std::pair<uint32_t, uint64_t>> points;
   {
     const std::lock_guard lock(state.mutex);

@@ -12,8 +12,7 @@ GraphState* graph_of(State& state, void* handle) {
 
 CUresult capture_info(CUstream handle, CUstreamCaptureStatus* status, cuuint64_t* id, CUgraph* graph,
                       size_t* dependencies) {
-  State& state = State::get();
-  if (const CUresult result = state.ready(); result != CUDA_SUCCESS) return result;
+  POWERCCL_READY(state);
   if (status == nullptr) return CUDA_ERROR_INVALID_VALUE;
   const std::lock_guard lock(state.mutex);
   const StreamState* stream = state.stream_of(handle);
@@ -27,8 +26,7 @@ CUresult capture_info(CUstream handle, CUstreamCaptureStatus* status, cuuint64_t
 }
 
 CUresult instantiate(CUgraphExec* executable, CUgraph handle) {
-  State& state = State::get();
-  if (const CUresult result = state.ready(); result != CUDA_SUCCESS) return result;
+  POWERCCL_READY(state);
   if (executable == nullptr) return CUDA_ERROR_INVALID_VALUE;
   const std::lock_guard lock(state.mutex);
   const GraphState* graph = graph_of(state, handle);
@@ -40,8 +38,7 @@ CUresult instantiate(CUgraphExec* executable, CUgraph handle) {
 }
 
 CUresult destroy(void* handle) {
-  State& state = State::get();
-  if (const CUresult result = state.ready(); result != CUDA_SUCCESS) return result;
+  POWERCCL_READY(state);
   const std::lock_guard lock(state.mutex);
   GraphState* graph = graph_of(state, handle);
   if (graph == nullptr || !graph->capturing.empty()) return CUDA_ERROR_INVALID_VALUE;
@@ -58,8 +55,7 @@ CUresult destroy(void* handle) {
 using namespace powerccl::emulator;
 
 PWE_EXPORT CUresult cuStreamBeginCapture_v2(CUstream handle, CUstreamCaptureMode) {
-  State& state = State::get();
-  if (const CUresult result = state.ready(); result != CUDA_SUCCESS) return result;
+  POWERCCL_READY(state);
   const std::lock_guard lock(state.mutex);
   StreamState* stream = state.stream_of(handle);
   if (stream == nullptr) return CUDA_ERROR_INVALID_HANDLE;
@@ -71,8 +67,7 @@ PWE_EXPORT CUresult cuStreamBeginCapture_v2(CUstream handle, CUstreamCaptureMode
 }
 
 PWE_EXPORT CUresult cuStreamEndCapture(CUstream handle, CUgraph* graph) {
-  State& state = State::get();
-  if (const CUresult result = state.ready(); result != CUDA_SUCCESS) return result;
+  POWERCCL_READY(state);
   if (graph == nullptr) return CUDA_ERROR_INVALID_VALUE;
   const std::lock_guard lock(state.mutex);
   StreamState* stream = state.stream_of(handle);
@@ -122,8 +117,7 @@ PWE_EXPORT CUresult cuGraphUpload(CUgraphExec, CUstream) {
 }
 
 PWE_EXPORT CUresult cuGraphLaunch(CUgraphExec handle, CUstream stream_handle) {
-  State& state = State::get();
-  if (const CUresult result = state.ready(); result != CUDA_SUCCESS) return result;
+  POWERCCL_READY(state);
   const std::lock_guard lock(state.mutex);
   GraphState* executable = graph_of(state, handle);
   StreamState* stream = state.stream_of(stream_handle);
@@ -135,8 +129,7 @@ PWE_EXPORT CUresult cuGraphLaunch(CUgraphExec handle, CUstream stream_handle) {
 }
 
 PWE_EXPORT CUresult cuGraphGetNodes(CUgraph handle, CUgraphNode* nodes, size_t* count) {
-  State& state = State::get();
-  if (const CUresult result = state.ready(); result != CUDA_SUCCESS) return result;
+  POWERCCL_READY(state);
   if (count == nullptr) return CUDA_ERROR_INVALID_VALUE;
   const std::lock_guard lock(state.mutex);
   GraphState* graph = graph_of(state, handle);

@@ -18,10 +18,15 @@ constexpr size_t kAlwaysMovedBytes = 64 * 1024;
 void* pointer_of(CUdeviceptr pointer) {
   return std::bit_cast<void*>(pointer);
 }
+void* pointer_of(void* pointer) {
+  return pointer;
+}
+const void* pointer_of(const void* pointer) {
+  return pointer;
+}
 
 CUresult allocate(void** pointer, size_t bytes, bool on_host) {
-  State& state = State::get();
-  if (const CUresult result = state.ready(); result != CUDA_SUCCESS) return result;
+  POWERCCL_READY(state);
   const ContextState* context = current_context();
   if (context == nullptr) return CUDA_ERROR_INVALID_CONTEXT;
   if (pointer == nullptr || bytes == 0) return CUDA_ERROR_INVALID_VALUE;
@@ -61,8 +66,7 @@ CUresult allocate(void** pointer, size_t bytes, bool on_host) {
 }
 
 CUresult release(uintptr_t address, bool on_host) {
-  State& state = State::get();
-  if (const CUresult result = state.ready(); result != CUDA_SUCCESS) return result;
+  POWERCCL_READY(state);
   if (address == 0) return CUDA_SUCCESS;
   Allocation allocation{};
   std::vector<std::pair<uint32_t, uint64_t>> points;
@@ -114,8 +118,7 @@ CUresult wait_here(State& state, std::unique_lock<std::mutex>& lock, const Strea
 }
 
 CUresult move(void* target, const void* source, size_t bytes, CUstream stream_handle, bool synchronous) {
-  State& state = State::get();
-  if (const CUresult result = state.ready(); result != CUDA_SUCCESS) return result;
+  POWERCCL_READY(state);
   std::unique_lock lock(state.mutex);
   StreamState* stream = state.stream_of(stream_handle);
   if (stream == nullptr) return current_context() == nullptr ? CUDA_ERROR_INVALID_CONTEXT : CUDA_ERROR_INVALID_HANDLE;
@@ -138,8 +141,7 @@ CUresult move(void* target, const void* source, size_t bytes, CUstream stream_ha
 
 CUresult fill(CUdeviceptr target, uint32_t pattern, size_t width, size_t count, CUstream stream_handle,
               bool synchronous) {
-  State& state = State::get();
-  if (const CUresult result = state.ready(); result != CUDA_SUCCESS) return result;
+  POWERCCL_READY(state);
   std::unique_lock lock(state.mutex);
   StreamState* stream = state.stream_of(stream_handle);
   if (stream == nullptr) return current_context() == nullptr ? CUDA_ERROR_INVALID_CONTEXT : CUDA_ERROR_INVALID_HANDLE;
@@ -195,8 +197,7 @@ PWE_EXPORT CUresult cuMemFreeHost(void* pointer) {
 }
 
 PWE_EXPORT CUresult cuMemHostRegister_v2(void* pointer, size_t bytes, unsigned) {
-  State& state = State::get();
-  if (const CUresult result = state.ready(); result != CUDA_SUCCESS) return result;
+  POWERCCL_READY(state);
   if (pointer == nullptr || bytes == 0) return CUDA_ERROR_INVALID_VALUE;
   const std::lock_guard lock(state.mutex);
   const auto address = reinterpret_cast<uintptr_t>(pointer);
@@ -206,8 +207,7 @@ PWE_EXPORT CUresult cuMemHostRegister_v2(void* pointer, size_t bytes, unsigned) 
 }
 
 PWE_EXPORT CUresult cuMemHostUnregister(void* pointer) {
-  State& state = State::get();
-  if (const CUresult result = state.ready(); result != CUDA_SUCCESS) return result;
+  POWERCCL_READY(state);
   const std::lock_guard lock(state.mutex);
   const auto entry = state.allocations.find(reinterpret_cast<uintptr_t>(pointer));
   if (entry == state.allocations.end() || entry->second.id != 0) return CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED;
@@ -216,8 +216,7 @@ PWE_EXPORT CUresult cuMemHostUnregister(void* pointer) {
 }
 
 PWE_EXPORT CUresult cuMemHostGetDevicePointer_v2(CUdeviceptr* device, void* host, unsigned) {
-  State& state = State::get();
-  if (const CUresult result = state.ready(); result != CUDA_SUCCESS) return result;
+  POWERCCL_READY(state);
   if (device == nullptr) return CUDA_ERROR_INVALID_VALUE;
   const std::lock_guard lock(state.mutex);
   if (state.allocation_at(reinterpret_cast<uintptr_t>(host)) == nullptr) return CUDA_ERROR_INVALID_VALUE;
@@ -226,8 +225,7 @@ PWE_EXPORT CUresult cuMemHostGetDevicePointer_v2(CUdeviceptr* device, void* host
 }
 
 PWE_EXPORT CUresult cuMemGetInfo_v2(size_t* free_bytes, size_t* total_bytes) {
-  State& state = State::get();
-  if (const CUresult result = state.ready(); result != CUDA_SUCCESS) return result;
+  POWERCCL_READY(state);
   const ContextState* context = current_context();
   if (context == nullptr) return CUDA_ERROR_INVALID_CONTEXT;
   const std::lock_guard lock(state.mutex);
@@ -241,8 +239,7 @@ PWE_EXPORT CUresult cuMemGetInfo_v2(size_t* free_bytes, size_t* total_bytes) {
 }
 
 PWE_EXPORT CUresult cuMemGetAddressRange_v2(CUdeviceptr* base, size_t* bytes, CUdeviceptr pointer) {
-  State& state = State::get();
-  if (const CUresult result = state.ready(); result != CUDA_SUCCESS) return result;
+  POWERCCL_READY(state);
   const std::lock_guard lock(state.mutex);
   const Allocation* allocation = state.allocation_at(static_cast<uintptr_t>(pointer));
   if (allocation == nullptr) return CUDA_ERROR_NOT_FOUND;
@@ -252,8 +249,7 @@ PWE_EXPORT CUresult cuMemGetAddressRange_v2(CUdeviceptr* base, size_t* bytes, CU
 }
 
 PWE_EXPORT CUresult cuPointerGetAttribute(void* value, CUpointer_attribute attribute, CUdeviceptr pointer) {
-  State& state = State::get();
-  if (const CUresult result = state.ready(); result != CUDA_SUCCESS) return result;
+  POWERCCL_READY(state);
   if (value == nullptr) return CUDA_ERROR_INVALID_VALUE;
   const std::lock_guard lock(state.mutex);
   const Allocation* allocation = state.allocation_at(static_cast<uintptr_t>(pointer));
@@ -274,46 +270,25 @@ PWE_EXPORT CUresult cuPointerGetAttribute(void* value, CUpointer_attribute attri
   }
 }
 
-PWE_EXPORT CUresult cuMemcpy(CUdeviceptr to, CUdeviceptr from, size_t bytes) {
-  return move(pointer_of(to), pointer_of(from), bytes, nullptr, true);
-}
-PWE_EXPORT CUresult cuMemcpyHtoD_v2(CUdeviceptr to, const void* from, size_t bytes) {
-  return move(pointer_of(to), from, bytes, nullptr, true);
-}
-PWE_EXPORT CUresult cuMemcpyDtoH_v2(void* to, CUdeviceptr from, size_t bytes) {
-  return move(to, pointer_of(from), bytes, nullptr, true);
-}
-PWE_EXPORT CUresult cuMemcpyDtoD_v2(CUdeviceptr to, CUdeviceptr from, size_t bytes) {
-  return move(pointer_of(to), pointer_of(from), bytes, nullptr, true);
-}
-PWE_EXPORT CUresult cuMemcpyAsync(CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream stream) {
-  return move(pointer_of(to), pointer_of(from), bytes, stream, false);
-}
-PWE_EXPORT CUresult cuMemcpyHtoDAsync_v2(CUdeviceptr to, const void* from, size_t bytes, CUstream stream) {
-  return move(pointer_of(to), from, bytes, stream, false);
-}
-PWE_EXPORT CUresult cuMemcpyDtoHAsync_v2(void* to, CUdeviceptr from, size_t bytes, CUstream stream) {
-  return move(to, pointer_of(from), bytes, stream, false);
-}
-PWE_EXPORT CUresult cuMemcpyDtoDAsync_v2(CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream stream) {
-  return move(pointer_of(to), pointer_of(from), bytes, stream, false);
-}
+#define POWERCCL_COPIES(name, name_async, To, From)                                 \
+  PWE_EXPORT CUresult name(To to, From from, size_t bytes) {                        \
+    return move(pointer_of(to), pointer_of(from), bytes, nullptr, true);            \
+  }                                                                                 \
+  PWE_EXPORT CUresult name_async(To to, From from, size_t bytes, CUstream stream) { \
+    return move(pointer_of(to), pointer_of(from), bytes, stream, false);            \
+  }
+POWERCCL_COPIES(cuMemcpy, cuMemcpyAsync, CUdeviceptr, CUdeviceptr)
+POWERCCL_COPIES(cuMemcpyHtoD_v2, cuMemcpyHtoDAsync_v2, CUdeviceptr, const void*)
+POWERCCL_COPIES(cuMemcpyDtoH_v2, cuMemcpyDtoHAsync_v2, void*, CUdeviceptr)
+POWERCCL_COPIES(cuMemcpyDtoD_v2, cuMemcpyDtoDAsync_v2, CUdeviceptr, CUdeviceptr)
 
-PWE_EXPORT CUresult cuMemsetD8_v2(CUdeviceptr to, unsigned char value, size_t count) {
-  return fill(to, value, 1, count, nullptr, true);
-}
-PWE_EXPORT CUresult cuMemsetD16_v2(CUdeviceptr to, unsigned short value, size_t count) {
-  return fill(to, value, 2, count, nullptr, true);
-}
-PWE_EXPORT CUresult cuMemsetD32_v2(CUdeviceptr to, unsigned value, size_t count) {
-  return fill(to, value, 4, count, nullptr, true);
-}
-PWE_EXPORT CUresult cuMemsetD8Async(CUdeviceptr to, unsigned char value, size_t count, CUstream stream) {
-  return fill(to, value, 1, count, stream, false);
-}
-PWE_EXPORT CUresult cuMemsetD16Async(CUdeviceptr to, unsigned short value, size_t count, CUstream stream) {
-  return fill(to, value, 2, count, stream, false);
-}
-PWE_EXPORT CUresult cuMemsetD32Async(CUdeviceptr to, unsigned value, size_t count, CUstream stream) {
-  return fill(to, value, 4, count, stream, false);
-}
+#define POWERCCL_FILLS(name, name_async, Value)                                                \
+  PWE_EXPORT CUresult name(CUdeviceptr to, Value value, size_t count) {                        \
+    return fill(to, value, sizeof(Value), count, nullptr, true);                               \
+  }                                                                                            \
+  PWE_EXPORT CUresult name_async(CUdeviceptr to, Value value, size_t count, CUstream stream) { \
+    return fill(to, value, sizeof(Value), count, stream, false);                               \
+  }
+POWERCCL_FILLS(cuMemsetD8_v2, cuMemsetD8Async, unsigned char)
+POWERCCL_FILLS(cuMemsetD16_v2, cuMemsetD16Async, unsigned short)
+POWERCCL_FILLS(cuMemsetD32_v2, cuMemsetD32Async, unsigned)

@@ -128,8 +128,7 @@ uint64_t declared_ns(const Function& function, void** parameters, void** extra) 
 }
 
 CUresult load(CUmodule* module, const void* image) {
-  State& state = State::get();
-  if (const CUresult result = state.ready(); result != CUDA_SUCCESS) return result;
+  POWERCCL_READY(state);
   if (module == nullptr || image == nullptr) return CUDA_ERROR_INVALID_VALUE;
   if (current_context() == nullptr) return CUDA_ERROR_INVALID_CONTEXT;
   auto loaded = std::make_unique<Module>();
@@ -198,8 +197,7 @@ PWE_EXPORT CUresult cuOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, CUf
 PWE_EXPORT CUresult cuLaunchKernel(CUfunction handle, unsigned grid_x, unsigned grid_y, unsigned grid_z,
                                    unsigned block_x, unsigned block_y, unsigned block_z, unsigned,
                                    CUstream stream_handle, void** parameters, void** extra) {
-  State& state = State::get();
-  if (const CUresult result = state.ready(); result != CUDA_SUCCESS) return result;
+  POWERCCL_READY(state);
   if (handle == nullptr) return CUDA_ERROR_INVALID_HANDLE;
   if (grid_x * grid_y * grid_z == 0 || block_x * block_y * block_z == 0 || block_x * block_y * block_z > 1024)
     return CUDA_ERROR_INVALID_VALUE;

@@ -24,8 +24,7 @@ std::atomic<uint64_t> last_stop{0};
 
 // The event's slot, once it has been recorded.
 CUresult recorded(CUevent handle, const EventSlot** slot) {
-  State& state = State::get();
-  if (const CUresult ready = state.ready(); ready != CUDA_SUCCESS) return ready;
+  POWERCCL_READY(state);
   const std::lock_guard lock(state.mutex);
   const EventState* event = state.event_of(handle);
   if (event == nullptr || event->generation == 0) return CUDA_ERROR_INVALID_HANDLE;
@@ -55,8 +54,7 @@ int pwe_current_device(void) {
 
 CUresult pwe_request(uint32_t type, const void* request, size_t request_bytes, void* reply, size_t reply_capacity,
                      size_t* reply_bytes, int32_t* error) {
-  State& state = State::get();
-  if (const CUresult ready = state.ready(); ready != CUDA_SUCCESS) return ready;
+  POWERCCL_READY(state);
   if (type < kFirst || type > kLast || request_bytes > kMaxPayloadBytes) return CUDA_ERROR_INVALID_VALUE;
   Header header{};
   header.type = type;
@@ -70,8 +68,7 @@ CUresult pwe_request(uint32_t type, const void* request, size_t request_bytes, v
 }
 
 CUresult pwe_post(uint32_t type, const void* message, size_t bytes) {
-  State& state = State::get();
-  if (const CUresult ready = state.ready(); ready != CUDA_SUCCESS) return ready;
+  POWERCCL_READY(state);
   if (type < kFirst || type > kLast || bytes > kMaxPayloadBytes) return CUDA_ERROR_INVALID_VALUE;
   Header header{};
   header.type = type;
@@ -79,8 +76,7 @@ CUresult pwe_post(uint32_t type, const void* message, size_t bytes) {
 }
 
 CUresult pwe_submit(CUstream handle, const void* payload, size_t bytes, pwe_op* op) {
-  State& state = State::get();
-  if (const CUresult ready = state.ready(); ready != CUDA_SUCCESS) return ready;
+  POWERCCL_READY(state);
   if (bytes > kMaxPayloadBytes) return CUDA_ERROR_INVALID_VALUE;
   const std::lock_guard lock(state.mutex);
   StreamState* stream = state.stream_of(handle);
@@ -103,8 +99,7 @@ CUresult pwe_submit(CUstream handle, const void* payload, size_t bytes, pwe_op* 
 }
 
 CUresult pwe_call_beside(CUstream handle, CUhostFn function, void* data) {
-  State& state = State::get();
-  if (const CUresult ready = state.ready(); ready != CUDA_SUCCESS) return ready;
+  POWERCCL_READY(state);
   if (function == nullptr) return CUDA_ERROR_INVALID_VALUE;
   return state.call_host(handle, [function, data] { function(data); }, false);
 }
@@ -121,8 +116,7 @@ int pwe_is_capturing(CUstream handle, uint64_t* graph_id) {
 }
 
 CUresult pwe_stop_time(uint64_t patience_ns, uint64_t* stop) {
-  State& state = State::get();
-  if (const CUresult ready = state.ready(); ready != CUDA_SUCCESS) return ready;
+  POWERCCL_READY(state);
   if (stop == nullptr) return CUDA_ERROR_INVALID_VALUE;
   StopTime message{};
   message.header.type = static_cast<uint32_t>(Message::kStopTime);
@@ -134,8 +128,7 @@ CUresult pwe_stop_time(uint64_t patience_ns, uint64_t* stop) {
 }
 
 CUresult pwe_start_time(uint64_t stop) {
-  State& state = State::get();
-  if (const CUresult ready = state.ready(); ready != CUDA_SUCCESS) return ready;
+  POWERCCL_READY(state);
   StartTime message{};
   message.header.type = static_cast<uint32_t>(Message::kStartTime);
   message.stop = stop;
@@ -179,8 +172,7 @@ void pwe_op_release(const pwe_op* op) {
 }
 
 CUresult pwe_resolve(CUdeviceptr pointer, size_t bytes, pwe_memory* memory) {
-  State& state = State::get();
-  if (const CUresult ready = state.ready(); ready != CUDA_SUCCESS) return ready;
+  POWERCCL_READY(state);
   if (memory == nullptr) return CUDA_ERROR_INVALID_VALUE;
   const std::lock_guard lock(state.mutex);
   const Allocation* allocation = state.allocation_at(static_cast<uintptr_t>(pointer));

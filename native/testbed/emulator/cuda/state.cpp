@@ -4,11 +4,10 @@
 #include <signal.h>
 #include <unistd.h>
 
-#include <cstdio>
 #include <cstdlib>
 #include <thread>
 
-#include "emulator/client/mig.h"
+#include "emulator/client/gpu_ids.h"
 
 namespace powerccl::emulator {
 namespace {

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // What the emulated driver keeps in a process. One mutex guards all of it: calls are short, and wait without it.
-#ifndef POWERCCL_EMULATOR_CUDA_STATE_H
-#define POWERCCL_EMULATOR_CUDA_STATE_H
+#pragma once
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
@@ -165,6 +164,11 @@ class State {
   std::atomic<uint64_t> callbacks_run_{0};
 };
 
+// What a call begins with: the process's state, or the call's end where none can work.
+#define POWERCCL_READY(state)  \
+  State& state = State::get(); \
+  if (const CUresult ready_result = state.ready(); ready_result != CUDA_SUCCESS) return ready_result
+
 // The calling thread's current context, or null.
 ContextState* current_context();
 std::vector<ContextState*>& context_stack();
@@ -173,4 +177,3 @@ std::vector<ContextState*>& context_stack();
 bool parse_ptx(const char* text, Module& module);
 
 }  // namespace powerccl::emulator
-#endif

@@ -25,8 +25,7 @@ StreamState* State::stream_of(CUstream handle) {
 namespace {
 
 CUresult create(CUstream* handle, unsigned flags) {
-  State& state = State::get();
-  if (const CUresult result = state.ready(); result != CUDA_SUCCESS) return result;
+  POWERCCL_READY(state);
   if (handle == nullptr || flags > CU_STREAM_NON_BLOCKING) return CUDA_ERROR_INVALID_VALUE;
   const std::lock_guard lock(state.mutex);
   ContextState* context = current_context();
@@ -38,8 +37,7 @@ CUresult create(CUstream* handle, unsigned flags) {
 }
 
 CUresult elapsed(float* milliseconds, CUevent start_handle, CUevent end_handle) {
-  State& state = State::get();
-  if (const CUresult result = state.ready(); result != CUDA_SUCCESS) return result;
+  POWERCCL_READY(state);
   if (milliseconds == nullptr) return CUDA_ERROR_INVALID_VALUE;
   const std::lock_guard lock(state.mutex);
   const EventState* start = state.event_of(start_handle);
@@ -57,8 +55,7 @@ CUresult elapsed(float* milliseconds, CUevent start_handle, CUevent end_handle) 
 }
 
 CUresult write_value(CUstream stream_handle, CUdeviceptr address, uint32_t value) {
-  State& state = State::get();
-  if (const CUresult result = state.ready(); result != CUDA_SUCCESS) return result;
+  POWERCCL_READY(state);
   const std::lock_guard lock(state.mutex);
   StreamState* stream = state.stream_of(stream_handle);
   if (stream == nullptr) return CUDA_ERROR_INVALID_HANDLE;
@@ -93,8 +90,7 @@ PWE_EXPORT CUresult cuStreamCreateWithPriority(CUstream* stream, unsigned flags,
 }
 
 PWE_EXPORT CUresult cuStreamDestroy_v2(CUstream handle) {
-  State& state = State::get();
-  if (const CUresult result = state.ready(); result != CUDA_SUCCESS) return result;
+  POWERCCL_READY(state);
   const std::lock_guard lock(state.mutex);
   auto* stream = reinterpret_cast<StreamState*>(handle);
   if (state.streams.count(stream) == 0 || stream == stream->context->legacy) return CUDA_ERROR_INVALID_HANDLE;
@@ -104,8 +100,7 @@ PWE_EXPORT CUresult cuStreamDestroy_v2(CUstream handle) {
 }
 
 PWE_EXPORT CUresult cuStreamQuery(CUstream handle) {
-  State& state = State::get();
-  if (const CUresult result = state.ready(); result != CUDA_SUCCESS) return result;
+  POWERCCL_READY(state);
   const std::lock_guard lock(state.mutex);
   const StreamState* stream = state.stream_of(handle);
   if (stream == nullptr) return CUDA_ERROR_INVALID_HANDLE;
@@ -115,8 +110,7 @@ PWE_EXPORT CUresult cuStreamQuery(CUstream handle) {
 }
 
 PWE_EXPORT CUresult cuStreamSynchronize(CUstream handle) {
-  State& state = State::get();
-  if (const CUresult result = state.ready(); result != CUDA_SUCCESS) return result;
+  POWERCCL_READY(state);
   uint32_t slot;
   uint64_t sequence;
   {
@@ -131,8 +125,7 @@ PWE_EXPORT CUresult cuStreamSynchronize(CUstream handle) {
 }
 
 PWE_EXPORT CUresult cuStreamWaitEvent(CUstream handle, CUevent event_handle, unsigned) {
-  State& state = State::get();
-  if (const CUresult result = state.ready(); result != CUDA_SUCCESS) return result;
+  POWERCCL_READY(state);
   const std::lock_guard lock(state.mutex);
   StreamState* stream = state.stream_of(handle);
   const EventState* event = state.event_of(event_handle);
@@ -185,15 +178,13 @@ PWE_EXPORT CUresult cuStreamGetCtx(CUstream handle, CUcontext* context) {
 }
 
 PWE_EXPORT CUresult cuLaunchHostFunc(CUstream handle, CUhostFn function, void* data) {
-  State& state = State::get();
-  if (const CUresult result = state.ready(); result != CUDA_SUCCESS) return result;
+  POWERCCL_READY(state);
   if (function == nullptr) return CUDA_ERROR_INVALID_VALUE;
   return state.call_host(handle, [function, data] { function(data); }, true);
 }
 
 PWE_EXPORT CUresult cuStreamAddCallback(CUstream handle, CUstreamCallback callback, void* data, unsigned flags) {
-  State& state = State::get();
-  if (const CUresult result = state.ready(); result != CUDA_SUCCESS) return result;
+  POWERCCL_READY(state);
   if (callback == nullptr || flags != 0) return CUDA_ERROR_INVALID_VALUE;
   const std::lock_guard lock(state.mutex);
   StreamState* stream = state.stream_of(handle);
@@ -225,8 +216,7 @@ PWE_EXPORT CUresult cuStreamBatchMemOp_v2(CUstream stream, unsigned count, CUstr
 }
 
 PWE_EXPORT CUresult cuEventCreate(CUevent* handle, unsigned flags) {
-  State& state = State::get();
-  if (const CUresult result = state.ready(); result != CUDA_SUCCESS) return result;
+  POWERCCL_READY(state);
   if (handle == nullptr) return CUDA_ERROR_INVALID_VALUE;
   if (current_context() == nullptr) return CUDA_ERROR_INVALID_CONTEXT;
   const std::lock_guard lock(state.mutex);
@@ -237,8 +227,7 @@ PWE_EXPORT CUresult cuEventCreate(CUevent* handle, unsigned flags) {
 }
 
 PWE_EXPORT CUresult cuEventDestroy_v2(CUevent handle) {
-  State& state = State::get();
-  if (const CUresult result = state.ready(); result != CUDA_SUCCESS) return result;
+  POWERCCL_READY(state);
   const std::lock_guard lock(state.mutex);
   EventState* event = state.event_of(handle);
   if (event == nullptr) return CUDA_ERROR_INVALID_HANDLE;
@@ -247,8 +236,7 @@ PWE_EXPORT CUresult cuEventDestroy_v2(CUevent handle) {
 }
 
 PWE_EXPORT CUresult cuEventRecord(CUevent event_handle, CUstream stream_handle) {
-  State& state = State::get();
-  if (const CUresult result = state.ready(); result != CUDA_SUCCESS) return result;
+  POWERCCL_READY(state);
   const std::lock_guard lock(state.mutex);
   EventState* event = state.event_of(event_handle);
   StreamState* stream = state.stream_of(stream_handle);
@@ -265,8 +253,7 @@ PWE_EXPORT CUresult cuEventRecordWithFlags(CUevent event, CUstream stream, unsig
 }
 
 PWE_EXPORT CUresult cuEventQuery(CUevent handle) {
-  State& state = State::get();
-  if (const CUresult result = state.ready(); result != CUDA_SUCCESS) return result;
+  POWERCCL_READY(state);
   const std::lock_guard lock(state.mutex);
   const EventState* event = state.event_of(handle);
   if (event == nullptr) return CUDA_ERROR_INVALID_HANDLE;
@@ -277,8 +264,7 @@ PWE_EXPORT CUresult cuEventQuery(CUevent handle) {
 }
 
 PWE_EXPORT CUresult cuEventSynchronize(CUevent handle) {
-  State& state = State::get();
-  if (const CUresult result = state.ready(); result != CUDA_SUCCESS) return result;
+  POWERCCL_READY(state);
   uint32_t slot;
   uint64_t sequence;
   {

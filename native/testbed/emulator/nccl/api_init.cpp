@@ -9,7 +9,6 @@
 #include <vector>
 
 #include "emulator/nccl/group.h"
-#include "emulator/nccl/log.h"
 #include "emulator/nccl/nccl_abi.h"
 #include "emulator/nccl/plugin.h"
 #include "emulator/nccl/settings.h"
@@ -24,31 +23,22 @@ uint32_t moves_data() {
   return !(value && strcmp(value, "0") == 0);
 }
 
-// As much of the caller's structure as it knows; the rest stays undefined. False: it was not initialised.
-bool read_config(const ncclConfig_t* given, ncclConfig_t& config) {
+// As much of the caller's structure as it knows; the rest stays undefined.
+ncclResult_t read_config(const ncclConfig_t* given, ncclConfig_t& config) {
+  constexpr const char* kNotInitialized = "ncclConfig_t argument not initialized via NCCL_CONFIG_INITIALIZER";
   config = {};
   config.blocking = config.minCTAs = config.maxCTAs = config.CTAPolicy = kConfigUndefined;
-  if (!given) return true;
+  if (!given) return ncclSuccess;
   size_t size = 0;
   memcpy(&size, given, sizeof size);
-  if (size < offsetof(ncclConfig_t, cgaClusterSize)) {
-    warn("ncclConfig_t argument not initialized via NCCL_CONFIG_INITIALIZER");
-    return false;
-  }
+  if (size < offsetof(ncclConfig_t, cgaClusterSize)) return refuse(ncclInvalidArgument, "%s", kNotInitialized);
   memcpy(&config, given, std::min(size, sizeof config));
-  if (config.magic != kConfigMagic) {
-    warn("ncclConfig_t argument not initialized via NCCL_CONFIG_INITIALIZER");
-    return false;
-  }
-  if (config.blocking != kConfigUndefined && config.blocking != 0 && config.blocking != 1) {
-    warn("Invalid config blocking attribute value %d", config.blocking);
-    return false;
-  }
-  if (config.CTAPolicy == kCtaPolicyZero && nccl_version() < 22900) {  // seen with 2.28.9; the variable it takes
-    warn("Invalid config CTAPolicy attribute value %d", config.CTAPolicy);
-    return false;
-  }
-  return true;
+  if (config.magic != kConfigMagic) return refuse(ncclInvalidArgument, "%s", kNotInitialized);
+  if (config.blocking != kConfigUndefined && config.blocking != 0 && config.blocking != 1)
+    return refuse(ncclInvalidArgument, "Invalid config blocking attribute value %d", config.blocking);
+  if (config.CTAPolicy == kCtaPolicyZero && nccl_version() < 22900)  // seen with 2.28.9; the variable it takes
+    return refuse(ncclInvalidArgument, "Invalid config CTAPolicy attribute value %d", config.CTAPolicy);
+  return ncclSuccess;
 }
 
 void apply_config(const ncclConfig_t& config, ncclComm* comm) {
@@ -65,10 +55,9 @@ ncclResult_t place(const Driver& loaded, ncclComm* comm) {
   if (!comm->context) {
     CUdevice device = 0;
     if (loaded.cuInit(0) != CUDA_SUCCESS || loaded.cuDeviceGet(&device, 0) != CUDA_SUCCESS ||
-        loaded.cuDevicePrimaryCtxRetain(&comm->context, device) != CUDA_SUCCESS) {
-      warn("no CUDA device. hint: start the job with `powerccl run --emulate <platform>`");
-      return ncclUnhandledCudaError;
-    }
+        loaded.cuDevicePrimaryCtxRetain(&comm->context, device) != CUDA_SUCCESS)
+      return refuse(ncclUnhandledCudaError,
+                    "no CUDA device. hint: start the job with `powerccl run --emulate <platform>`");
     loaded.cuCtxSetCurrent(comm->context);
   }
   comm->driver = &loaded;
@@ -93,21 +82,13 @@ ncclResult_t run_or_queue(std::unique_ptr<ncclComm> comm, ncclComm** slot, const
 
 ncclResult_t join(ncclComm** slot, int ranks, const uint8_t* key, int rank, const ncclConfig_t* given,
                   const char* function) {
-  if (!slot) {
-    warn("%s : newcomm argument is NULL", function);
-    return group_error(ncclInvalidArgument);
-  }
+  if (!slot) return group_error(refuse(ncclInvalidArgument, "%s : newcomm argument is NULL", function));
   *slot = nullptr;
-  if (ranks < 1 || rank < 0 || rank >= ranks) {
-    warn("Invalid rank requested : %d/%d", rank, ranks);
-    return group_error(ncclInvalidArgument);
-  }
+  if (ranks < 1 || rank < 0 || rank >= ranks)
+    return group_error(refuse(ncclInvalidArgument, "Invalid rank requested : %d/%d", rank, ranks));
   ncclConfig_t config;
-  if (!read_config(given, config)) return group_error(ncclInvalidArgument);
-  if (settings().valid != ncclSuccess) {
-    warn("%s", settings().complaint.c_str());
-    return group_error(settings().valid);
-  }
+  if (const ncclResult_t result = read_config(given, config); result != ncclSuccess) return group_error(result);
+  if (settings().valid != ncclSuccess) return group_error(refuse(settings().valid, "%s", settings().complaint.c_str()));
   const Driver* loaded = driver();
   if (!loaded) return group_error(ncclSystemError);
   auto comm = std::make_unique<ncclComm>();
@@ -153,10 +134,7 @@ void greet() {
 
 NCCL_API(ncclResult_t, GetUniqueId, ncclUniqueId* id) {
   greet();
-  if (!id) {
-    warn("GetUniqueId : uniqueId argument is NULL");
-    return ncclInvalidArgument;
-  }
+  if (!id) return refuse(ncclInvalidArgument, "GetUniqueId : uniqueId argument is NULL");
   size_t filled = 0;
   while (filled < sizeof id->internal) {
     const ssize_t got = getrandom(id->internal + filled, sizeof id->internal - filled, 0);
@@ -180,10 +158,9 @@ NCCL_API(ncclResult_t, CommInitRank, ncclComm_t* comm, int ranks, ncclUniqueId i
 NCCL_API(ncclResult_t, CommInitRankScalable, ncclComm_t* comm, int ranks, int rank, int ids, ncclUniqueId* id,
          ncclConfig_t* config) {
   greet();
-  if (!id || ids < 1 || ids > ranks) {
-    warn("improper usage of ncclCommInitRank: nId = %d, nranks=%d", ids, ranks);
-    return group_error(ncclInvalidArgument);
-  }
+  if (!id || ids < 1 || ids > ranks)
+    return group_error(
+        refuse(ncclInvalidArgument, "improper usage of ncclCommInitRank: nId = %d, nranks=%d", ids, ranks));
   // Several ids spread the load of real rendezvous; here the first names the communicator.
   return join(comm, ranks, key_of(id[0]), rank, config, "ncclCommInitRankScalable");
 }
@@ -195,21 +172,14 @@ NCCL_API(ncclResult_t, CommInitAll, ncclComm_t* comms, int count, const int* dev
   int available = 0;
   if (loaded->cuInit(0) != CUDA_SUCCESS || loaded->cuDeviceGetCount(&available) != CUDA_SUCCESS)
     return ncclUnhandledCudaError;
-  if (!comms || count < 1) {
-    warn("Invalid device count requested : %d", count);
-    return ncclInvalidArgument;
-  }
-  if (!devices && count > available) {
-    warn("ncclCommInitAll: %d devices asked for, %d there", count, available);
-    return ncclUnhandledCudaError;
-  }
+  if (!comms || count < 1) return refuse(ncclInvalidArgument, "Invalid device count requested : %d", count);
+  if (!devices && count > available)
+    return refuse(ncclUnhandledCudaError, "ncclCommInitAll: %d devices asked for, %d there", count, available);
   std::vector<bool> seen(static_cast<size_t>(available));
   for (int i = 0; i < count; ++i) {
     const int device = devices ? devices[i] : i;
-    if (device < 0 || device >= available || seen[static_cast<size_t>(device)]) {
-      warn("Invalid device number %d in the list of devices", device);
-      return ncclInvalidUsage;
-    }
+    if (device < 0 || device >= available || seen[static_cast<size_t>(device)])
+      return refuse(ncclInvalidUsage, "Invalid device number %d in the list of devices", device);
     seen[static_cast<size_t>(device)] = true;
   }
   ncclUniqueId id;
@@ -234,14 +204,13 @@ NCCL_API(ncclResult_t, CommInitAll, ncclComm_t* comms, int count, const int* dev
 
 NCCL_API(ncclResult_t, CommSplit, ncclComm_t comm, int color, int key, ncclComm_t* child_slot, ncclConfig_t* given) {
   if (const ncclResult_t result = check_comm(comm, "ncclCommSplit"); result != ncclSuccess) return group_error(result);
-  if (!child_slot || color < kSplitNoColor) {
-    warn("ncclCommSplit: color must be greater or equal to -1 (got %d), newcomm not NULL", color);
-    return group_error(ncclInvalidArgument);
-  }
+  if (!child_slot || color < kSplitNoColor)
+    return group_error(refuse(ncclInvalidArgument,
+                              "ncclCommSplit: color must be greater or equal to -1 (got %d), newcomm not NULL", color));
   *child_slot = nullptr;
   if (const ncclResult_t result = ensure_ready(comm); result != ncclSuccess) return group_error(result);
   ncclConfig_t config;
-  if (!read_config(given, config)) return group_error(ncclInvalidArgument);
+  if (const ncclResult_t result = read_config(given, config); result != ncclSuccess) return group_error(result);
   Origin origin;
   origin.kind = Origin::Kind::kSplit;
   origin.split = {comm->id, static_cast<uint32_t>(comm->rank), color, key, 0};
@@ -252,20 +221,18 @@ NCCL_API(ncclResult_t, CommShrink, ncclComm_t comm, int* excluded, int excluded_
          ncclConfig_t* given, int flags) {
   if (const ncclResult_t result = check_comm(comm, "ncclCommShrink"); result != ncclSuccess) return group_error(result);
   if (!child_slot || !excluded || excluded_count < 1 || excluded_count >= comm->ranks ||
-      (static_cast<unsigned>(flags) & ~kShrinkAbort) != 0) {
-    warn("ncclCommShrink: invalid list of %d excluded ranks, or flags %d", excluded_count, flags);
-    return group_error(ncclInvalidArgument);
-  }
+      (static_cast<unsigned>(flags) & ~kShrinkAbort) != 0)
+    return group_error(refuse(ncclInvalidArgument, "ncclCommShrink: invalid list of %d excluded ranks, or flags %d",
+                              excluded_count, flags));
   *child_slot = nullptr;
   std::vector<int> gone(excluded, excluded + excluded_count);
   std::sort(gone.begin(), gone.end());
   if (gone.front() < 0 || gone.back() >= comm->ranks || std::adjacent_find(gone.begin(), gone.end()) != gone.end() ||
-      std::binary_search(gone.begin(), gone.end(), comm->rank)) {
-    warn("ncclCommShrink: the excluded ranks must be other ranks of the communicator, each once");
-    return group_error(ncclInvalidArgument);
-  }
+      std::binary_search(gone.begin(), gone.end(), comm->rank))
+    return group_error(refuse(ncclInvalidArgument,
+                              "ncclCommShrink: the excluded ranks must be other ranks of the communicator, each once"));
   ncclConfig_t config;
-  if (!read_config(given, config)) return group_error(ncclInvalidArgument);
+  if (const ncclResult_t result = read_config(given, config); result != ncclSuccess) return group_error(result);
   if ((static_cast<unsigned>(flags) & kShrinkAbort) != 0)
     cancel_operations(comm);
   else if (const ncclResult_t result = ensure_ready(comm); result != ncclSuccess)
@@ -290,10 +257,8 @@ NCCL_API(ncclResult_t, CommFinalize, ncclComm_t comm) {
   if (!comm) return ncclSuccess;
   if (const ncclResult_t result = check_comm(comm, "ncclCommFinalize"); result != ncclSuccess) return result;
   if (const ncclResult_t result = ensure_ready(comm); result != ncclSuccess) return group_error(result);
-  if (comm->finalized) {
-    warn("ncclCommFinalize: the communicator is finalized already");
-    return group_error(ncclInvalidArgument);
-  }
+  if (comm->finalized)
+    return group_error(refuse(ncclInvalidArgument, "ncclCommFinalize: the communicator is finalized already"));
   comm->finalized = true;
   drain(comm);
   return ncclSuccess;
@@ -301,10 +266,8 @@ NCCL_API(ncclResult_t, CommFinalize, ncclComm_t comm) {
 
 NCCL_API(ncclResult_t, CommDestroy, ncclComm_t comm) {
   if (!comm) return ncclSuccess;
-  if (comm->magic != kCommMagic) {
-    warn("comm %p has already been destroyed", static_cast<void*>(comm));
-    return ncclInvalidArgument;
-  }
+  if (comm->magic != kCommMagic)
+    return refuse(ncclInvalidArgument, "comm %p has already been destroyed", static_cast<void*>(comm));
   if (comm->job) comm->job->join();
   drain(comm);
   tear_down(comm);
@@ -331,14 +294,8 @@ NCCL_API(ncclResult_t, CommAbort, ncclComm_t comm) {
 
 NCCL_API(ncclResult_t, CommRevoke, ncclComm_t comm, int flags) {
   if (const ncclResult_t result = check_comm(comm, "ncclCommRevoke"); result != ncclSuccess) return result;
-  if (flags != 0) {
-    warn("ncclCommRevoke: flags must be 0");
-    return ncclInvalidArgument;
-  }
-  if (comm->revoked) {
-    warn("ncclCommRevoke: communicator was revoked already");
-    return ncclInvalidUsage;
-  }
+  if (flags != 0) return refuse(ncclInvalidArgument, "ncclCommRevoke: flags must be 0");
+  if (comm->revoked) return refuse(ncclInvalidUsage, "ncclCommRevoke: communicator was revoked already");
   comm->revoked = true;
   cancel_operations(comm);
   return ncclSuccess;

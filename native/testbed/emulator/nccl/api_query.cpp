@@ -4,10 +4,9 @@
 #include <cstring>
 
 #include "emulator/nccl/group.h"
-#include "emulator/nccl/log.h"
 #include "emulator/nccl/nccl_abi.h"
-#include "emulator/nccl/operations.h"
 #include "emulator/nccl/plugin.h"
+#include "emulator/nccl/settings.h"
 
 using namespace powerccl::emulated_nccl;
 
@@ -16,14 +15,10 @@ namespace {
 template <typename T>
 ncclResult_t answer(const ncclComm* comm, const char* function, T* into, T (*value)(const ncclComm*)) {
   if (const ncclResult_t result = check_comm(comm, function); result != ncclSuccess) return result;
-  if (!into) {
-    warn("%s : the result's address is NULL", function);
-    return ncclInvalidArgument;
-  }
-  if (comm->async_error == ncclInProgress) {
-    warn("Attempt to use communicator before the previous operation returned ncclSuccess");
-    return ncclInvalidArgument;
-  }
+  if (!into) return refuse(ncclInvalidArgument, "%s : the result's address is NULL", function);
+  if (comm->async_error == ncclInProgress)
+    return refuse(ncclInvalidArgument,
+                  "Attempt to use communicator before the previous operation returned ncclSuccess");
   *into = value(comm);
   return ncclSuccess;
 }
@@ -37,24 +32,15 @@ NCCL_API(ncclResult_t, GetVersion, int* version) {
 }
 
 NCCL_API(const char*, GetErrorString, ncclResult_t code) {
-  switch (code) {
-    case ncclSuccess:
-      return "no error";
-    case ncclUnhandledCudaError:
-      return "unhandled cuda error (run with NCCL_DEBUG=INFO for details)";
-    case ncclSystemError:
-      return "unhandled system error (run with NCCL_DEBUG=INFO for details)";
-    case ncclInternalError:
-      return "internal error - please report this issue to the PowerCCL developers";
-    case ncclInvalidArgument:
-      return "invalid argument (run with NCCL_DEBUG=WARN for details)";
-    case ncclInvalidUsage:
-      return "invalid usage (run with NCCL_DEBUG=WARN for details)";
-    case ncclRemoteError:
-      return "remote process exited or there was a network error";
-    case ncclInProgress:
-      return "NCCL operation in progress";
-  }
+  constexpr const char* kStrings[] = {"no error",
+                                      "unhandled cuda error (run with NCCL_DEBUG=INFO for details)",
+                                      "unhandled system error (run with NCCL_DEBUG=INFO for details)",
+                                      "internal error - please report this issue to the PowerCCL developers",
+                                      "invalid argument (run with NCCL_DEBUG=WARN for details)",
+                                      "invalid usage (run with NCCL_DEBUG=WARN for details)",
+                                      "remote process exited or there was a network error",
+                                      "NCCL operation in progress"};
+  if (code >= ncclSuccess && code <= ncclInProgress) return kStrings[code];
   return "unknown result code";
 }
 
@@ -66,10 +52,7 @@ NCCL_API(void, ResetDebugInit, void) {}
 
 NCCL_API(ncclResult_t, CommGetAsyncError, ncclComm_t comm, ncclResult_t* async_error) {
   if (const ncclResult_t result = check_comm(comm, "ncclCommGetAsyncError"); result != ncclSuccess) return result;
-  if (!async_error) {
-    warn("ncclCommGetAsyncError : asyncError argument is NULL");
-    return ncclInvalidArgument;
-  }
+  if (!async_error) return refuse(ncclInvalidArgument, "ncclCommGetAsyncError : asyncError argument is NULL");
   *async_error = static_cast<ncclResult_t>(comm->async_error.load());
   if (*async_error != ncclInProgress && comm->job) {
     comm->job->join();
@@ -138,10 +121,8 @@ NCCL_API(ncclResult_t, RedOpCreatePreMulSum, ncclRedOp_t* op, void* scalar, nccl
          ncclScalarResidence_t residence, ncclComm_t comm) {
   if (const ncclResult_t result = check_comm(comm, "ncclRedOpCreatePreMulSum"); result != ncclSuccess) return result;
   if (const ncclResult_t result = ensure_ready(comm); result != ncclSuccess) return result;
-  if (!op || !scalar || type < 0 || type >= ncclNumTypes) {
-    warn("ncclRedOpCreatePreMulSum : invalid type %d, or an argument is NULL", type);
-    return ncclInvalidArgument;
-  }
+  if (!op || !scalar || type < 0 || type >= ncclNumTypes)
+    return refuse(ncclInvalidArgument, "ncclRedOpCreatePreMulSum : invalid type %d, or an argument is NULL", type);
   UserReduction reduction;
   reduction.live = true;
   reduction.type = type;
@@ -160,17 +141,84 @@ NCCL_API(ncclResult_t, RedOpCreatePreMulSum, ncclRedOp_t* op, void* scalar, nccl
 }
 
 NCCL_API(ncclResult_t, RedOpDestroy, ncclRedOp_t op, ncclComm_t comm) {
-  if (op >= 0 && op < ncclNumOps) {
-    warn("ncclRedOpDestroy : operator is a NCCL builtin.");
-    return ncclInvalidArgument;
-  }
+  if (op >= 0 && op < ncclNumOps) return refuse(ncclInvalidArgument, "ncclRedOpDestroy : operator is a NCCL builtin.");
   if (const ncclResult_t result = check_comm(comm, "ncclRedOpDestroy"); result != ncclSuccess) return result;
   std::lock_guard lock(comm->reductions_mutex);
   const auto index = static_cast<size_t>(op - ncclNumOps);
-  if (op < 0 || index >= comm->reductions.size() || !comm->reductions[index].live) {
-    warn("ncclRedOpDestroy : operator unknown to this communicator.");
-    return ncclInvalidArgument;
-  }
+  if (op < 0 || index >= comm->reductions.size() || !comm->reductions[index].live)
+    return refuse(ncclInvalidArgument, "ncclRedOpDestroy : operator unknown to this communicator.");
   comm->reductions[index].live = false;
   return ncclSuccess;
+}
+
+// The API's operations and groups.
+
+NCCL_API(ncclResult_t, AllReduce, const void* send, void* receive, size_t count, ncclDataType_t type, ncclRedOp_t op,
+         ncclComm_t comm, CUstream stream) {
+  return enqueue({Func::kAllReduce, "AllReduce", send, receive, count, type, op, 0, comm, stream});
+}
+
+NCCL_API(ncclResult_t, Broadcast, const void* send, void* receive, size_t count, ncclDataType_t type, int root,
+         ncclComm_t comm, CUstream stream) {
+  return enqueue({Func::kBroadcast, "Broadcast", send, receive, count, type, ncclSum, root, comm, stream});
+}
+
+NCCL_API(ncclResult_t, Bcast, void* buffer, size_t count, ncclDataType_t type, int root, ncclComm_t comm,
+         CUstream stream) {
+  return enqueue({Func::kBroadcast, "Broadcast", buffer, buffer, count, type, ncclSum, root, comm, stream});
+}
+
+NCCL_API(ncclResult_t, Reduce, const void* send, void* receive, size_t count, ncclDataType_t type, ncclRedOp_t op,
+         int root, ncclComm_t comm, CUstream stream) {
+  return enqueue({Func::kReduce, "Reduce", send, receive, count, type, op, root, comm, stream});
+}
+
+NCCL_API(ncclResult_t, AllGather, const void* send, void* receive, size_t count, ncclDataType_t type, ncclComm_t comm,
+         CUstream stream) {
+  return enqueue({Func::kAllGather, "AllGather", send, receive, count, type, ncclSum, 0, comm, stream});
+}
+
+NCCL_API(ncclResult_t, ReduceScatter, const void* send, void* receive, size_t count, ncclDataType_t type,
+         ncclRedOp_t op, ncclComm_t comm, CUstream stream) {
+  return enqueue({Func::kReduceScatter, "ReduceScatter", send, receive, count, type, op, 0, comm, stream});
+}
+
+NCCL_API(ncclResult_t, AlltoAll, const void* send, void* receive, size_t count, ncclDataType_t type, ncclComm_t comm,
+         CUstream stream) {
+  return enqueue({Func::kAlltoAll, "AlltoAll", send, receive, count, type, ncclSum, 0, comm, stream});
+}
+
+NCCL_API(ncclResult_t, Gather, const void* send, void* receive, size_t count, ncclDataType_t type, int root,
+         ncclComm_t comm, CUstream stream) {
+  return enqueue({Func::kGather, "Gather", send, receive, count, type, ncclSum, root, comm, stream});
+}
+
+NCCL_API(ncclResult_t, Scatter, const void* send, void* receive, size_t count, ncclDataType_t type, int root,
+         ncclComm_t comm, CUstream stream) {
+  return enqueue({Func::kScatter, "Scatter", send, receive, count, type, ncclSum, root, comm, stream});
+}
+
+NCCL_API(ncclResult_t, Send, const void* buffer, size_t count, ncclDataType_t type, int peer, ncclComm_t comm,
+         CUstream stream) {
+  return enqueue({Func::kSend, "Send", nullptr, const_cast<void*>(buffer), count, type, ncclSum, peer, comm, stream});
+}
+
+NCCL_API(ncclResult_t, Recv, void* buffer, size_t count, ncclDataType_t type, int peer, ncclComm_t comm,
+         CUstream stream) {
+  return enqueue({Func::kRecv, "Recv", nullptr, buffer, count, type, ncclSum, peer, comm, stream});
+}
+
+NCCL_API(ncclResult_t, GroupStart, void) {
+  return group_start();
+}
+
+NCCL_API(ncclResult_t, GroupEnd, void) {
+  return group_end();
+}
+
+// Estimates come from NCCL's cost model, which the emulation does not have; the group is dropped.
+NCCL_API(ncclResult_t, GroupSimulateEnd, ncclSimInfo_t*) {
+  warn("ncclGroupSimulateEnd is not emulated");
+  group_error(ncclInvalidUsage);
+  return group_end();
 }

@@ -1,42 +1,76 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "emulator/nccl/comm.h"
 
-#include <cstring>
+#include <dlfcn.h>
+
+#include <type_traits>
 
 #include "emulator/nccl/group.h"
-#include "emulator/nccl/log.h"
-#include "emulator/nccl/method.h"
 #include "emulator/nccl/plugin.h"
-#include "emulator/nccl/progress.h"
+#include "emulator/nccl/profiler.h"
 #include "emulator/nccl/settings.h"
-#include "emulator/nccl/tuner.h"
 
 ncclComm::ncclComm() = default;
 ncclComm::~ncclComm() = default;
 
 namespace powerccl::emulated_nccl {
+namespace {
+
+#define POWERCCL_TEXT2(x) #x
+#define POWERCCL_TEXT(x) POWERCCL_TEXT2(x)
+
+bool load(Driver& d) {
+  void* library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
+  if (!library) {
+    error("libcuda.so.1 cannot be loaded: %s. hint: start the job with `powerccl run --emulate <platform>`", dlerror());
+    return false;
+  }
+  bool complete = true;
+  const auto find = [&](auto& into, const char* name) {
+    into = reinterpret_cast<std::remove_reference_t<decltype(into)>>(dlsym(library, name));
+    if (into) return;
+    if (complete)
+      error(
+          "libcuda.so.1 has no %s: it is not the emulator's. hint: put the emulator's folder first in LD_LIBRARY_PATH",
+          name);
+    complete = false;
+  };
+// cuda.h renames functions to their current versions (cuMemAlloc to cuMemAlloc_v2): the text of the expansion is the
+// symbol.
+#define POWERCCL_FIND(name) find(d.name, POWERCCL_TEXT(name));
+  POWERCCL_FIND(pwe_abi)
+  if (!complete) return false;
+  if (d.pwe_abi() != PWE_ABI) {
+    error("libcuda.so.1 and libnccl.so.2 are of different builds of the emulator. hint: reinstall powerccl");
+    return false;
+  }
+  POWERCCL_DRIVER_FUNCTIONS(POWERCCL_FIND)
+#undef POWERCCL_FIND
+  return complete;
+}
+
+}  // namespace
+
+const Driver* driver() {
+  static Driver loaded{};
+  static const bool usable = load(loaded);
+  return usable ? &loaded : nullptr;
+}
 
 using emulator::CollectiveMessage;
 
 ncclResult_t check_comm(const ncclComm* comm, const char* function) {
-  if (!comm) {
-    warn("%s : comm argument is NULL", function);
-    return ncclInvalidArgument;
-  }
-  if (comm->magic != kCommMagic) {
-    warn("Error: corrupted comm object detected");
-    return ncclInvalidArgument;
-  }
+  if (!comm) return refuse(ncclInvalidArgument, "%s : comm argument is NULL", function);
+  if (comm->magic != kCommMagic) return refuse(ncclInvalidArgument, "Error: corrupted comm object detected");
   return ncclSuccess;
 }
 
 ncclResult_t ensure_ready(ncclComm* comm) {
   if (comm->aborted) return ncclSuccess;  // what follows is cancelled by the server
   const auto state = static_cast<ncclResult_t>(comm->async_error.load());
-  if (state == ncclInProgress) {
-    warn("Attempt to use communicator before the previous operation returned ncclSuccess");
-    return ncclInvalidArgument;
-  }
+  if (state == ncclInProgress)
+    return refuse(ncclInvalidArgument,
+                  "Attempt to use communicator before the previous operation returned ncclSuccess");
   if (comm->job) {
     comm->job->join();
     comm->job.reset();
@@ -72,10 +106,8 @@ ncclResult_t bring_up(ncclComm* comm, const Origin& origin, bool* no_color) {
   const size_t request_bytes = join ? sizeof origin.join : sizeof origin.split;
   const auto type = static_cast<uint32_t>(join ? CollectiveMessage::kJoin : CollectiveMessage::kSplit);
   const CUresult cuda = driver.pwe_request(type, request, request_bytes, &joined, sizeof joined, &bytes, &answer);
-  if (cuda != CUDA_SUCCESS) {
-    warn("the emulated GPU server did not answer (CUresult %d)", cuda);
-    return ncclSystemError;
-  }
+  if (cuda != CUDA_SUCCESS)
+    return refuse(ncclSystemError, "the emulated GPU server did not answer (CUresult %d)", cuda);
   if (answer != 0) {
     warn("communicator initialisation failed: %.*s", static_cast<int>(sizeof joined.text), joined.text);
     return static_cast<ncclResult_t>(answer);

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The communicator behind ncclComm_t, and what is queued on it until its group ends.
-#ifndef POWERCCL_EMULATOR_NCCL_COMM_H
-#define POWERCCL_EMULATOR_NCCL_COMM_H
+#pragma once
+#include <cuda.h>
+
 #include <array>
 #include <atomic>
 #include <cstdint>
@@ -10,11 +11,64 @@
 #include <string>
 #include <vector>
 
+#include "emulator/client/emulator_client.h"
 #include "emulator/messages.h"
-#include "emulator/nccl/driver.h"
 #include "emulator/nccl/nccl_abi.h"
 
 namespace powerccl::emulated_nccl {
+
+// The emulated libcuda of this process, found at run time as NCCL finds its driver.
+#define POWERCCL_DRIVER_FUNCTIONS(ROW) \
+  ROW(pwe_abi)                         \
+  ROW(cuInit)                          \
+  ROW(cuDeviceGet)                     \
+  ROW(cuDeviceGetCount)                \
+  ROW(cuDevicePrimaryCtxRetain)        \
+  ROW(cuCtxGetCurrent)                 \
+  ROW(cuCtxSetCurrent)                 \
+  ROW(cuCtxSynchronize)                \
+  ROW(cuEventCreate)                   \
+  ROW(cuEventRecord)                   \
+  ROW(cuEventDestroy)                  \
+  ROW(cuStreamWaitEvent)               \
+  ROW(cuMemAlloc)                      \
+  ROW(cuMemFree)                       \
+  ROW(pwe_current_gpu)                 \
+  ROW(pwe_current_device)              \
+  ROW(pwe_request)                     \
+  ROW(pwe_post)                        \
+  ROW(pwe_submit)                      \
+  ROW(pwe_call_beside)                 \
+  ROW(pwe_is_capturing)                \
+  ROW(pwe_moves_data)                  \
+  ROW(pwe_op_wait)                     \
+  ROW(pwe_op_release)                  \
+  ROW(pwe_resolve)
+
+struct Driver {
+#define POWERCCL_MEMBER(name) decltype(&::name) name;
+  POWERCCL_DRIVER_FUNCTIONS(POWERCCL_MEMBER)
+#undef POWERCCL_MEMBER
+};
+
+// Null when libcuda.so.1 is not the emulator's; ncclGetLastError then says so.
+const Driver* driver();
+
+// Makes a context current for a scope.
+class CurrentContext {
+ public:
+  CurrentContext(const Driver& loaded, CUcontext context) : driver_(loaded) {
+    driver_.cuCtxGetCurrent(&before_);
+    if (before_ != context) driver_.cuCtxSetCurrent(context);
+  }
+  ~CurrentContext() { driver_.cuCtxSetCurrent(before_); }
+  CurrentContext(const CurrentContext&) = delete;
+  CurrentContext& operator=(const CurrentContext&) = delete;
+
+ private:
+  const Driver& driver_;
+  CUcontext before_ = nullptr;
+};
 
 class Progress;
 struct GroupJob;
@@ -49,8 +103,7 @@ struct Task {
   size_t traffic_bytes;
   emulator::CollectiveTask wire;
   int channels = 1;
-  uint8_t algorithm = emulator::kRing;
-  uint8_t protocol = emulator::kSimple;
+  uint8_t algorithm = emulator::kRing, protocol = emulator::kSimple;
   Way way = Way::kPlain;
   bool efficient = false;     // by the efficiency policy: a symmetric kernel of fewer blocks
   CUstream stream = nullptr;  // of a collective
@@ -66,8 +119,7 @@ struct Plan {
   uint64_t id = 0;
   bool persistent = false;
   Way way = Way::kPlain;  // of all its collectives
-  std::vector<Task> colls;
-  std::vector<Task> transfers;
+  std::vector<Task> colls, transfers;
   void* group_handle = nullptr;
   void* launch_handle = nullptr;
 };
@@ -96,29 +148,21 @@ struct ncclComm {  // NOLINT(clang-analyzer-optin.performance.Padding)
   CUcontext context = nullptr;
   int device = 0;  // CUDA ordinal
   int gpu = 0;     // the server's number
-  uint64_t id = 0;
-  uint64_t hash = 0;
-  int rank = 0;
-  int ranks = 1;
-  int channels = 1;
-  int warps = 1;
+  uint64_t id = 0, hash = 0;
+  int rank = 0, ranks = 1, channels = 1, warps = 1;
   int min_ctas = kConfigUndefined, max_ctas = kConfigUndefined;
   int cta_policy = kConfigUndefined;
-  bool has_nvls = false;
-  bool has_ll128 = false;
-  bool blocking = true;
+  bool has_nvls = false, has_ll128 = false, blocking = true;
   std::string name;
   std::atomic<bool> ready{false};
   std::atomic<int> async_error{ncclSuccess};
   std::atomic<bool> aborted{false};
-  bool revoked = false;
-  bool finalized = false;
+  bool revoked = false, finalized = false;
   int shrinks = 0;
   std::shared_ptr<powerccl::emulated_nccl::GroupJob> job;  // a non-blocking group not yet joined
 
   // Queued by the open group of one thread.
-  std::vector<powerccl::emulated_nccl::Task> colls;
-  std::vector<powerccl::emulated_nccl::Task> transfers;
+  std::vector<powerccl::emulated_nccl::Task> colls, transfers;
   std::vector<CUstream> streams;
   bool capturing = false;
   uint64_t graph = 0;
@@ -170,4 +214,3 @@ void cancel_operations(ncclComm* comm);
 void tear_down(ncclComm* comm);
 
 }  // namespace powerccl::emulated_nccl
-#endif

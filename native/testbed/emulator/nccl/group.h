@@ -1,9 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Groups: ncclGroupStart/End of a thread, what they hold back until the outermost end, and how it is carried out.
-#ifndef POWERCCL_EMULATOR_NCCL_GROUP_H
-#define POWERCCL_EMULATOR_NCCL_GROUP_H
-#include <functional>
-#include <memory>
+#pragma once
 #include <thread>
 #include <vector>
 
@@ -43,5 +40,34 @@ void group_forget(ncclComm* comm);
 ncclResult_t launch(ncclComm* comm);
 void discard_queued(ncclComm* comm);
 
+// Which algorithm, protocol and channels each queued collective gets: NCCL's variables, its idea of costs, a tuner.
+// Before the communicator's constants are shown to a tuner.
+TunerConstants default_constants();
+// Of all collectives queued on the communicator. ncclInvalidUsage: nothing that the variables allow is available.
+ncclResult_t choose_methods(ncclComm* comm);
+// Names as profiler plugins receive them.
+const char* algorithm_name(const Task& task);
+const char* protocol_name(const Task& task);
+
+// From a call of the API to tasks queued on its communicator.
+struct Call {
+  Func func;
+  const char* name;
+  const void* send_buffer;
+  void* recv_buffer;  // of a send or receive: the buffer
+  size_t count;
+  ncclDataType_t type;
+  int op;
+  int root;  // root or peer
+  ncclComm* comm;
+  CUstream stream;
+};
+
+// Checks, queues, and launches unless a group is open: what every operation of the API is.
+ncclResult_t enqueue(const Call& call);
+
+size_t type_bytes(ncclDataType_t type);
+// Channels that an operation with so much traffic gets: more as it grows, up to what the communicator has.
+int channels_for(const ncclComm* comm, size_t traffic_bytes);
+
 }  // namespace powerccl::emulated_nccl
-#endif

@@ -1,15 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "emulator/nccl/method.h"
-
 #include <algorithm>
 #include <map>
 #include <tuple>
 
-#include "emulator/nccl/log.h"
-#include "emulator/nccl/operations.h"
+#include "emulator/nccl/group.h"
+#include "emulator/nccl/plugin.h"
 #include "emulator/nccl/profiler.h"
 #include "emulator/nccl/settings.h"
-#include "emulator/nccl/tuner.h"
 
 namespace powerccl::emulated_nccl {
 namespace {

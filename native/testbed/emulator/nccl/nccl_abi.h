@@ -3,13 +3,11 @@
 //
 // Every function exists twice, as ncclX (weak) and pncclX (strong), so that interposers find both. NCCL_API defines the
 // strong one and aliases the weak one to it.
-#ifndef POWERCCL_EMULATOR_NCCL_ABI_H
-#define POWERCCL_EMULATOR_NCCL_ABI_H
+#pragma once
 #include <cuda.h>
 
 #include <climits>
 #include <cstddef>
-#include <cstdint>
 
 #include "abi/nccl_profiler.h"
 #include "abi/nccl_tuner.h"
@@ -74,28 +72,17 @@ inline constexpr int kCtaPolicyZero = 2;  // NCCL_CTA_POLICY_ZERO: copy engines 
 // Grows at its end from version to version; `size` says how much of it the caller knows.
 struct ncclConfig_t {
   size_t size;
-  unsigned int magic;
-  unsigned int version;
-  int blocking;
-  int cgaClusterSize;
-  int minCTAs;
-  int maxCTAs;
+  unsigned int magic, version;
+  int blocking, cgaClusterSize, minCTAs, maxCTAs;
   const char* netName;
-  int splitShare;
-  int trafficClass;
+  int splitShare, trafficClass;
   const char* commName;
-  int collnetEnable;
-  int CTAPolicy;
-  int shrinkShare;
-  int nvlsCTAs;
-  int nChannelsPerNetPeer;
-  int nvlinkCentricSched;
+  int collnetEnable, CTAPolicy, shrinkShare, nvlsCTAs, nChannelsPerNetPeer, nvlinkCentricSched;
 };
 
 struct ncclSimInfo_t {
   size_t size;
-  unsigned int magic;
-  unsigned int version;
+  unsigned int magic, version;
   float estimatedTime;
 };
 
@@ -112,4 +99,3 @@ ncclResult_t pncclRecv(void* buffer, size_t count, ncclDataType_t type, int peer
 ncclResult_t pncclGetUniqueId(ncclUniqueId* id);
 ncclResult_t pncclCommAbort(ncclComm_t comm);
 }
-#endif

@@ -1,12 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "emulator/nccl/operations.h"
 
 #include <algorithm>
 #include <bit>
-#include <iterator>
 
 #include "emulator/nccl/group.h"
-#include "emulator/nccl/log.h"
 #include "emulator/nccl/plugin.h"
 #include "emulator/nccl/profiler.h"
 #include "emulator/nccl/settings.h"
@@ -26,34 +23,26 @@ constexpr uint8_t kScatterPattern = 6, kGatherPattern = 7, kAllToAllPattern = 8;
 ncclResult_t resolve(ncclComm* comm, const char* call, const void* pointer, size_t bytes, BufferRef& ref) {
   pwe_memory memory{};
   const CUresult resolved = comm->driver->pwe_resolve(reinterpret_cast<CUdeviceptr>(pointer), bytes, &memory);
-  if (resolved != CUDA_SUCCESS) {
-    warn("%s : %p with %zu bytes behind it is not in device memory", call, pointer, bytes);
-    return ncclInvalidArgument;
-  }
+  if (resolved != CUDA_SUCCESS)
+    return refuse(ncclInvalidArgument, "%s : %p with %zu bytes behind it is not in device memory", call, pointer,
+                  bytes);
   ref = {memory.allocation, memory.offset};
   return ncclSuccess;
 }
 
 ncclResult_t check_arguments(const Call& call) {
-  if (call.root < 0 || call.root >= call.comm->ranks) {
-    warn("%s : invalid root %d (root should be in the 0..%d range)", call.name, call.root, call.comm->ranks);
-    return ncclInvalidArgument;
-  }
-  if (call.type < 0 || call.type >= ncclNumTypes) {
-    warn("%s : invalid type %d", call.name, call.type);
-    return ncclInvalidArgument;
-  }
-  if (call.op < 0) {
-    warn("%s : invalid reduction operation %d", call.name, call.op);
-    return ncclInvalidArgument;
-  }
+  if (call.root < 0 || call.root >= call.comm->ranks)
+    return refuse(ncclInvalidArgument, "%s : invalid root %d (root should be in the 0..%d range)", call.name, call.root,
+                  call.comm->ranks);
+  if (call.type < 0 || call.type >= ncclNumTypes)
+    return refuse(ncclInvalidArgument, "%s : invalid type %d", call.name, call.type);
+  if (call.op < 0) return refuse(ncclInvalidArgument, "%s : invalid reduction operation %d", call.name, call.op);
   if (call.op >= ncclNumOps) {
     std::lock_guard lock(call.comm->reductions_mutex);
     const auto index = static_cast<size_t>(call.op - ncclNumOps);
-    if (index >= call.comm->reductions.size() || !call.comm->reductions[index].live) {
-      warn("%s : reduction operation %d unknown to this communicator", call.name, call.op);
-      return ncclInvalidArgument;
-    }
+    if (index >= call.comm->reductions.size() || !call.comm->reductions[index].live)
+      return refuse(ncclInvalidArgument, "%s : reduction operation %d unknown to this communicator", call.name,
+                    call.op);
   }
   return ncclSuccess;
 }
@@ -75,10 +64,9 @@ ncclResult_t set_reduction(const Call& call, CollectiveTask& wire) {
   }
   std::lock_guard lock(call.comm->reductions_mutex);
   const UserReduction& user = call.comm->reductions[static_cast<size_t>(call.op - ncclNumOps)];
-  if (user.type != call.type) {
-    warn("Data type supplied to user-created ncclRedOp_t does not match type given to reduction operation");
-    return ncclInvalidArgument;
-  }
+  if (user.type != call.type)
+    return refuse(ncclInvalidArgument,
+                  "Data type supplied to user-created ncclRedOp_t does not match type given to reduction operation");
   wire.reduction = static_cast<uint8_t>(emulator::Reduction::kPreMulSum);
   if (!user.on_device) {
     wire.scalar.offset = user.bits;
@@ -135,16 +123,13 @@ ncclResult_t add_stream(const Call& call) {
   if (std::find(comm->streams.begin(), comm->streams.end(), call.stream) != comm->streams.end()) return ncclSuccess;
   uint64_t graph = 0;
   const int capturing = comm->driver->pwe_is_capturing(call.stream, &graph);
-  if (capturing < 0) {
-    warn("%s : the stream is invalid or its capture has failed", call.name);
-    return ncclUnhandledCudaError;
-  }
-  if (!comm->streams.empty() && (comm->capturing != (capturing != 0) || (capturing && comm->graph != graph))) {
-    warn(
+  if (capturing < 0)
+    return refuse(ncclUnhandledCudaError, "%s : the stream is invalid or its capture has failed", call.name);
+  if (!comm->streams.empty() && (comm->capturing != (capturing != 0) || (capturing && comm->graph != graph)))
+    return refuse(
+        ncclInvalidUsage,
         "Streams given to a communicator within a NCCL group must either be all uncaptured or all captured by the same "
         "graph.");
-    return ncclInvalidUsage;
-  }
   comm->capturing = capturing != 0;
   comm->graph = graph;
   comm->streams.push_back(call.stream);
@@ -323,10 +308,7 @@ const char* func_name(Func func) {
 ncclResult_t enqueue(const Call& call) {
   ncclComm* comm = call.comm;
   if (const ncclResult_t result = check_comm(comm, call.name); result != ncclSuccess) return group_error(result);
-  if (comm->revoked) {
-    warn("%s: communicator was revoked", call.name);
-    return group_error(ncclInvalidUsage);
-  }
+  if (comm->revoked) return group_error(refuse(ncclInvalidUsage, "%s: communicator was revoked", call.name));
   // The group that an operation opens for itself is no group of the user's.
   if (api_state().group_depth > 0) ++api_state().group_depth;
   group_start();

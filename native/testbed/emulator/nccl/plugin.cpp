@@ -1,14 +1,109 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "emulator/nccl/plugin.h"
 
+#include <dlfcn.h>
+#include <strings.h>
+
 #include <cstdlib>
 #include <cstring>
+#include <string>
 
-#include "emulator/nccl/log.h"
 #include "emulator/nccl/nccl_abi.h"
-#include "emulator/nccl/plugin_slot.h"
+#include "emulator/nccl/settings.h"
 
 namespace powerccl::emulated_nccl {
+namespace {
+
+bool starts_with(const std::string& text, const char* prefix) {
+  return text.compare(0, strlen(prefix), prefix) == 0;
+}
+bool ends_with(const std::string& text, const char* suffix) {
+  const size_t length = strlen(suffix);
+  return text.size() >= length && text.compare(text.size() - length, length, suffix) == 0;
+}
+
+void* open_one(const char* kind, const std::string& name) {
+  // NCCL compares the length of what was given, so that any leading part of the word counts too.
+  const bool in_program = strncasecmp(name.c_str(), "STATIC_PLUGIN", name.size()) == 0;
+  void* handle = dlopen(in_program ? nullptr : name.c_str(), RTLD_NOW | RTLD_LOCAL);
+  if (!handle) info("%s/Plugin: %s", kind, dlerror());
+  return handle;
+}
+
+// The value unchanged, then libnccl-<kind>-<value>.so if it is neither a path nor a library's name; empty:
+// libnccl-<kind>.so. Null: not found.
+void* open_plugin(const char* kind, const char* value) {
+  const std::string asked = value ? value : "";
+  const std::string prefix = std::string("libnccl-") + kind;
+  if (asked.empty()) return open_one(kind, prefix + ".so");
+  if (void* handle = open_one(kind, asked)) return handle;
+  const bool path = asked.find('/') != std::string::npos;
+  const bool library_name = starts_with(asked, "lib") && ends_with(asked, ".so");
+  if (path || library_name) return nullptr;
+  return open_one(kind, prefix + "-" + asked + ".so");
+}
+
+// Each version of a function table begins with the plugin's name.
+const char* name_of(const void* table) {
+  return *static_cast<const char* const*>(table);
+}
+
+}  // namespace
+
+int PluginSlot::newest_spoken() const {
+  const char* value = getenv(kind_.abi_variable);
+  const int own = kind_.newest_of(nccl_version());
+  if (!value || !*value) return own;
+  const auto asked = static_cast<int>(strtol(value, nullptr, 10));
+  if (asked >= kind_.oldest && asked <= kind_.newest) return asked;
+  error("%s=%s is not a %s ABI. hint: use %d to %d; going on with %d", kind_.abi_variable, value, kind_.name,
+        kind_.oldest, kind_.newest, own);
+  return own;
+}
+
+void PluginSlot::load() {
+  failed_ = true;
+  const char* value = getenv(kind_.variable);
+  if (value) {
+    info("%s set by environment to %s", kind_.variable, value);
+    if (strcasecmp(value, "none") == 0) return;
+  }
+  const int newest = newest_spoken();
+  if (newest == 0) return;
+  library_ = open_plugin(kind_.name, value);
+  if (!library_) return;
+  for (int version = newest; version >= kind_.oldest; --version) {
+    const std::string symbol = kind_.symbol + std::to_string(version);
+    if (const void* exported = dlsym(library_, symbol.c_str())) {
+      version_.store(version);
+      table_.store(exported, std::memory_order_release);
+      failed_ = false;
+      info(kind_.loaded, name_of(exported), version);
+      return;
+    }
+  }
+  if (value) info("External %s plugin %s is unsupported", kind_.name, value);
+  dlclose(library_);
+  library_ = nullptr;
+}
+
+bool PluginSlot::acquire() {
+  std::lock_guard lock(mutex_);
+  if (!failed_ && !library_) load();
+  if (failed_) return false;
+  ++references_;
+  return true;
+}
+
+void PluginSlot::release() {
+  std::lock_guard lock(mutex_);
+  if (failed_ || --references_ > 0) return;
+  info(kind_.closing, name_of(table_.load()));
+  table_.store(nullptr, std::memory_order_release);
+  dlclose(library_);
+  library_ = nullptr;
+}
+
 namespace {
 
 int newest_of(int version) {
@@ -123,6 +218,71 @@ void ProfilerPlugin::record(void* handle, int state, uint64_t gpu_time_ns) {
 
 void ProfilerPlugin::finalize(void* context) {
   if (loaded() && context) v5()->finalize(context);
+}
+
+namespace {
+
+int newest_tuner_of(int version) {
+  if (version >= 23000) return 6;
+  if (version >= 22800) return 5;
+  return version >= 22400 ? 4 : 0;
+}
+
+constexpr PluginKind kTuner = {"tuner",
+                               "NCCL_TUNER_PLUGIN",
+                               "POWERCCL_EMULATOR_TUNER_ABI",
+                               "ncclTunerPlugin_v",
+                               4,
+                               6,
+                               newest_tuner_of,
+                               "TUNER/Plugin: Using %s (v%d)",
+                               "TUNER/Plugin: Closing tuner: '%s'"};
+constinit PluginSlot tuner_slot(kTuner);
+
+const TunerV4* tuner_v4() {
+  return static_cast<const TunerV4*>(tuner_slot.table());
+}
+const TunerV5* tuner_v5() {
+  return static_cast<const TunerV5*>(tuner_slot.table());
+}
+
+}  // namespace
+
+bool TunerPlugin::acquire() {
+  return tuner_slot.acquire();
+}
+void TunerPlugin::release() {
+  tuner_slot.release();
+}
+
+ncclResult_t TunerPlugin::init(void** context, uint64_t comm_id, int ranks, TunerConstants* constants) {
+  constexpr size_t kNodes = 1;
+  const auto count = static_cast<size_t>(ranks);
+  if (tuner_slot.version() == 4) return static_cast<ncclResult_t>(tuner_v4()->init(count, kNodes, &log, context));
+  NvlDomains domains{1, ranks, ranks};
+  return static_cast<ncclResult_t>(tuner_v5()->init(context, comm_id, count, kNodes, &log, &domains, constants));
+}
+
+ncclResult_t TunerPlugin::get_coll_info(void* context, int function, size_t bytes, int pipelined_operations,
+                                        CostTable& costs, bool captured, int* channels) {
+  const GetCollectiveInfo ask =
+      tuner_slot.version() == 4 ? tuner_v4()->get_collective_info : tuner_v5()->get_collective_info;
+  return static_cast<ncclResult_t>(ask(context, function, bytes, pipelined_operations, reinterpret_cast<float**>(costs),
+                                       kTunerAlgorithms, kTunerProtocols, captured, channels));
+}
+
+ncclResult_t TunerPlugin::get_chunk_size(void* context, int function, size_t bytes, int algorithm, int protocol,
+                                         int channels, size_t* chunk_bytes) {
+  if (tuner_slot.version() < 6) return ncclSuccess;
+  const auto* v6 = static_cast<const TunerV6*>(tuner_slot.table());
+  if (!v6->get_chunk_size) return ncclSuccess;
+  return static_cast<ncclResult_t>(
+      v6->get_chunk_size(context, function, bytes, algorithm, protocol, channels, chunk_bytes));
+}
+
+void TunerPlugin::finalize(void* context) {
+  const int failed = tuner_slot.version() == 4 ? tuner_v4()->destroy(context) : tuner_v5()->finalize(context);
+  if (failed) info("TUNER/Plugin: finalize failed with error '%d'", failed);
 }
 
 }  // namespace powerccl::emulated_nccl

@@ -7,8 +7,7 @@
 #include <cstdio>
 #include <cstring>
 
-#include "emulator/client/bus_id.h"
-#include "emulator/client/mig.h"
+#include "emulator/client/gpu_ids.h"
 #include "emulator/nvml/session.h"
 
 #define EXPORT extern "C" __attribute__((visibility("default")))
@@ -38,40 +37,26 @@ EXPORT nvmlReturn_t nvmlInit_v2() {
 EXPORT nvmlReturn_t nvmlInitWithFlags(unsigned) {
   return begin_session();
 }
-#undef nvmlInit
-EXPORT nvmlReturn_t nvmlInit() {
-  return begin_session();
-}
-
 EXPORT nvmlReturn_t nvmlShutdown() {
   return end_session();
 }
 
 EXPORT const char* nvmlErrorString(nvmlReturn_t result) {
-  switch (result) {
-    case NVML_SUCCESS:
-      return "Success";
-    case NVML_ERROR_UNINITIALIZED:
-      return "Uninitialized";
-    case NVML_ERROR_INVALID_ARGUMENT:
-      return "Invalid Argument";
-    case NVML_ERROR_NOT_SUPPORTED:
-      return "Not Supported";
-    case NVML_ERROR_NO_PERMISSION:
-      return "Insufficient Permissions";
-    case NVML_ERROR_NOT_FOUND:
-      return "Not Found";
-    case NVML_ERROR_INSUFFICIENT_SIZE:
-      return "Insufficient Size";
-    case NVML_ERROR_DRIVER_NOT_LOADED:
-      return "Driver Not Loaded";
-    case NVML_ERROR_TIMEOUT:
-      return "Timeout";
-    case NVML_ERROR_GPU_IS_LOST:
-      return "GPU is lost";
-    default:
-      return "Unknown Error";
-  }
+  constexpr std::pair<nvmlReturn_t, const char*> kTexts[] = {
+      {NVML_SUCCESS, "Success"},
+      {NVML_ERROR_UNINITIALIZED, "Uninitialized"},
+      {NVML_ERROR_INVALID_ARGUMENT, "Invalid Argument"},
+      {NVML_ERROR_NOT_SUPPORTED, "Not Supported"},
+      {NVML_ERROR_NO_PERMISSION, "Insufficient Permissions"},
+      {NVML_ERROR_NOT_FOUND, "Not Found"},
+      {NVML_ERROR_INSUFFICIENT_SIZE, "Insufficient Size"},
+      {NVML_ERROR_DRIVER_NOT_LOADED, "Driver Not Loaded"},
+      {NVML_ERROR_TIMEOUT, "Timeout"},
+      {NVML_ERROR_GPU_IS_LOST, "GPU is lost"},
+  };
+  for (const auto& [code, text] : kTexts)
+    if (code == result) return text;
+  return "Unknown Error";
 }
 
 EXPORT nvmlReturn_t nvmlSystemGetDriverVersion(char* version, unsigned length) {
@@ -96,10 +81,10 @@ EXPORT nvmlReturn_t nvmlSystemGetCudaDriverVersion_v2(int* version) {
   *version = 12080;
   return NVML_SUCCESS;
 }
+
 EXPORT nvmlReturn_t nvmlSystemGetCudaDriverVersion(int* version) {
   return nvmlSystemGetCudaDriverVersion_v2(version);
 }
-
 EXPORT nvmlReturn_t nvmlDeviceGetCount_v2(unsigned* count) {
   const Access accessed = access();
   if (accessed.result != NVML_SUCCESS) return accessed.result;
@@ -107,22 +92,12 @@ EXPORT nvmlReturn_t nvmlDeviceGetCount_v2(unsigned* count) {
   *count = accessed.connection->board().gpus;
   return NVML_SUCCESS;
 }
-#undef nvmlDeviceGetCount
-EXPORT nvmlReturn_t nvmlDeviceGetCount(unsigned* count) {
-  return nvmlDeviceGetCount_v2(count);
-}
-
 EXPORT nvmlReturn_t nvmlDeviceGetHandleByIndex_v2(unsigned index, nvmlDevice_t* device) {
   if (device == nullptr) return NVML_ERROR_INVALID_ARGUMENT;
   const Access accessed = access(handle_of(index));
   if (accessed.result == NVML_SUCCESS) *device = handle_of(index);
   return accessed.result;
 }
-#undef nvmlDeviceGetHandleByIndex
-EXPORT nvmlReturn_t nvmlDeviceGetHandleByIndex(unsigned index, nvmlDevice_t* device) {
-  return nvmlDeviceGetHandleByIndex_v2(index, device);
-}
-
 EXPORT nvmlReturn_t nvmlDeviceGetHandleByUUID(const char* uuid, nvmlDevice_t* device) {
   const Access accessed = access();
   if (accessed.result != NVML_SUCCESS) return accessed.result;
@@ -147,20 +122,11 @@ EXPORT nvmlReturn_t nvmlDeviceGetHandleByPciBusId_v2(const char* bus, nvmlDevice
   }
   return NVML_ERROR_NOT_FOUND;
 }
-#undef nvmlDeviceGetHandleByPciBusId
-EXPORT nvmlReturn_t nvmlDeviceGetHandleByPciBusId(const char* bus, nvmlDevice_t* device) {
-  return nvmlDeviceGetHandleByPciBusId_v2(bus, device);
-}
-
 EXPORT nvmlReturn_t nvmlDeviceGetIndex(nvmlDevice_t device, unsigned* index) {
   return on_gpu(device, index, [&](const BoardPage&, uint32_t gpu) {
     *index = gpu;
     return NVML_SUCCESS;
   });
-}
-
-EXPORT nvmlReturn_t nvmlDeviceGetMinorNumber(nvmlDevice_t device, unsigned* number) {
-  return nvmlDeviceGetIndex(device, number);
 }
 
 EXPORT nvmlReturn_t nvmlDeviceGetName(nvmlDevice_t device, char* name, unsigned length) {
@@ -260,9 +226,6 @@ EXPORT nvmlReturn_t nvmlDeviceGetPowerManagementLimit(nvmlDevice_t device, unsig
   return reading(device, "power_limit", limit_mw,
                  [&](const Readings& r, const BoardPage&) { *limit_mw = r.power_limit_mw; });
 }
-EXPORT nvmlReturn_t nvmlDeviceGetEnforcedPowerLimit(nvmlDevice_t device, unsigned* limit_mw) {
-  return nvmlDeviceGetPowerManagementLimit(device, limit_mw);
-}
 EXPORT nvmlReturn_t nvmlDeviceGetPowerManagementLimitConstraints(nvmlDevice_t device, unsigned* least_mw,
                                                                  unsigned* most_mw) {
   if (most_mw == nullptr) return NVML_ERROR_INVALID_ARGUMENT;
@@ -272,10 +235,6 @@ EXPORT nvmlReturn_t nvmlDeviceGetPowerManagementLimitConstraints(nvmlDevice_t de
   if (result == NVML_SUCCESS) *most_mw = *least_mw;
   return result;
 }
-EXPORT nvmlReturn_t nvmlDeviceGetPowerManagementDefaultLimit(nvmlDevice_t device, unsigned* limit_mw) {
-  return nvmlDeviceGetPowerManagementLimit(device, limit_mw);
-}
-
 EXPORT nvmlReturn_t nvmlDeviceGetTotalEnergyConsumption(nvmlDevice_t device, unsigned long long* energy_mj) {
   const nvmlReturn_t result = reading(device, "energy", energy_mj, [&](const Readings& r, const BoardPage& board) {
     *energy_mj = r.energy_mj;
@@ -312,10 +271,6 @@ EXPORT nvmlReturn_t nvmlDeviceGetCurrentClocksEventReasons(nvmlDevice_t device, 
   return reading(device, "throttle_reasons", reasons,
                  [&](const Readings& r, const BoardPage&) { *reasons = r.throttle_reasons; });
 }
-EXPORT nvmlReturn_t nvmlDeviceGetCurrentClocksThrottleReasons(nvmlDevice_t device, unsigned long long* reasons) {
-  return nvmlDeviceGetCurrentClocksEventReasons(device, reasons);
-}
-
 EXPORT nvmlReturn_t nvmlDeviceGetPersistenceMode(nvmlDevice_t device, nvmlEnableState_t* mode) {
   return on_gpu(device, mode, [&](const BoardPage&, uint32_t) {
     *mode = NVML_FEATURE_ENABLED;
@@ -366,3 +321,18 @@ EXPORT nvmlReturn_t nvmlDeviceSetGpuLockedClocks(nvmlDevice_t device, unsigned m
 EXPORT nvmlReturn_t nvmlDeviceResetGpuLockedClocks(nvmlDevice_t device) {
   return set_clocks(device, "reset_locked_clocks", 0, 0);
 }
+
+// Other names of functions above.
+#undef nvmlInit
+#undef nvmlDeviceGetCount
+#undef nvmlDeviceGetHandleByIndex
+#undef nvmlDeviceGetHandleByPciBusId
+#define SAME_AS(function, name) EXPORT __attribute__((alias(#function))) decltype(function) name;
+SAME_AS(nvmlInit_v2, nvmlInit)
+SAME_AS(nvmlDeviceGetCount_v2, nvmlDeviceGetCount)
+SAME_AS(nvmlDeviceGetHandleByIndex_v2, nvmlDeviceGetHandleByIndex)
+SAME_AS(nvmlDeviceGetHandleByPciBusId_v2, nvmlDeviceGetHandleByPciBusId)
+SAME_AS(nvmlDeviceGetIndex, nvmlDeviceGetMinorNumber)
+SAME_AS(nvmlDeviceGetPowerManagementLimit, nvmlDeviceGetEnforcedPowerLimit)
+SAME_AS(nvmlDeviceGetPowerManagementLimit, nvmlDeviceGetPowerManagementDefaultLimit)
+SAME_AS(nvmlDeviceGetCurrentClocksEventReasons, nvmlDeviceGetCurrentClocksThrottleReasons)

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The library's one connection to the server, and what every call on a GPU has in common.
-#ifndef POWERCCL_EMULATOR_NVML_SESSION_H
-#define POWERCCL_EMULATOR_NVML_SESSION_H
+#pragma once
 #include <nvml.h>
 
 #include <bit>
@@ -11,6 +10,17 @@
 #include "physics/readings.h"
 
 namespace powerccl::emulator {
+
+// Faults of the emulated NVML that tests ask for, by environment variables (native/abi/environment.def).
+// The code that this call is to fail with, or 0.
+nvmlReturn_t injected(const char* call);
+
+// Real time on the calling thread, as a driver that is busy elsewhere costs: the call itself is made only then.
+void dawdle(const char* call);
+
+// What becomes of a call on this GPU now: it waits until the GPU hangs no longer, or fails because the GPU is lost.
+// Times count from this process's first nvmlInit.
+nvmlReturn_t gpu_fault(uint32_t gpu);
 
 nvmlReturn_t begin_session();  // one use more; the first connects
 nvmlReturn_t end_session();    // one less
@@ -54,4 +64,3 @@ nvmlReturn_t reading(nvmlDevice_t device, const char* call, const void* target, 
 nvmlReturn_t set_clocks(nvmlDevice_t device, const char* call, unsigned min_mhz, unsigned max_mhz);
 
 }  // namespace powerccl::emulator
-#endif

@@ -1,21 +1,88 @@
 // SPDX-License-Identifier: Apache-2.0
 // The emulated GPU server: sockets, shared pages and real time around the engine.
-#ifndef POWERCCL_EMULATOR_SERVER_H
-#define POWERCCL_EMULATOR_SERVER_H
+#pragma once
+#include <condition_variable>
 #include <deque>
 #include <functional>
 #include <memory>
+#include <mutex>
+#include <span>
 #include <string>
+#include <thread>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "emulator/messages.h"
-#include "emulator/server/peer.h"
-#include "emulator/server/worker.h"
 #include "physics/engine.h"
+#include "physics/interfaces.h"
 #include "physics/platform.h"
 
 namespace powerccl::emulator {
+
+// A thread for what would keep the server from its clients, as moving a collective's data does.
+class Worker {
+ public:
+  using Done = std::function<void(Time)>;
+
+  Worker() = default;
+  ~Worker();  // behind the job that it is at
+  Worker(const Worker&) = delete;
+  Worker& operator=(const Worker&) = delete;
+
+  // Starts the thread with the first job. `wake` is an eventfd that is written when a job has ended.
+  void add(std::function<void()> job, Done done, int wake);
+  // What is to be called for jobs that have ended since the last time, and when they did.
+  std::vector<std::pair<Done, Time>> take_ended();
+
+ private:
+  void work(int wake);
+
+  std::thread thread_;
+  std::mutex mutex_;
+  std::condition_variable ready_;
+  bool stops_ = false;
+  std::deque<std::pair<std::function<void()>, Done>> jobs_;
+  std::vector<std::pair<Done, Time>> ended_;
+};
+
+// One connection of a client: messages and descriptors both ways, never waiting.
+template <typename T>
+std::vector<std::byte> bytes_of(const T& value) {
+  const auto* data = reinterpret_cast<const std::byte*>(&value);
+  return {data, data + sizeof(T)};
+}
+
+// Null: it is too short for that.
+template <typename T>
+const T* read_as(const std::vector<std::byte>& message) {
+  return message.size() >= sizeof(T) ? reinterpret_cast<const T*>(message.data()) : nullptr;
+}
+
+class Peer {
+ public:
+  // Owns the socket, which `epoll` watches.
+  Peer(int fd, int epoll) : fd_(fd), epoll_(epoll) {}
+  ~Peer();
+  Peer(const Peer&) = delete;
+  Peer& operator=(const Peer&) = delete;
+
+  enum class Got { kMessage, kNothing, kEnd };
+  // The next message, read through `buffer` of kMaxMessageBytes, and the first descriptor that came with it, the
+  // caller's own; -1: none. Whatever is no message of ours counts as the peer's end.
+  Got receive(std::span<std::byte> buffer, std::vector<std::byte>* message, int* attached);
+  // Sends immediately, or when the socket has room again. The descriptors are closed once they are sent.
+  void send(std::vector<std::byte> message, std::vector<int> descriptors = {});
+  void flush();
+
+  int fd() const { return fd_; }
+  Role role = Role::kCuda;
+  ClientId client = 0;  // 0: has not said hello
+
+ private:
+  int fd_, epoll_;
+  std::deque<std::pair<std::vector<std::byte>, std::vector<int>>> unsent_;
+};
 
 struct Lateness {
   Time up;           // since the server started
@@ -53,8 +120,7 @@ class Server final : public Outside {
   };
   struct Client {
     int main = -1;  // the socket of its peer
-    int callbacks = -1;
-    int page_fd = -1;
+    int callbacks = -1, page_fd = -1;
     ClientPage* page = nullptr;
     std::deque<std::vector<std::byte>> waiting_callbacks;
     std::unordered_map<uint64_t, Allocation> allocations;
@@ -92,4 +158,3 @@ class Server final : public Outside {
 };
 
 }  // namespace powerccl::emulator
-#endif

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What the operations of a random MPI program share. All ranks draw the same numbers in the same order, so that all
 // know what every rank does and what every result must be.
-#ifndef POWERCCL_TESTS_E2E_MPI_RANDOM_PROGRAM_H
-#define POWERCCL_TESTS_E2E_MPI_RANDOM_PROGRAM_H
+#pragma once
 #include <mpi.h>
 
 #include <cstdint>
@@ -84,5 +83,3 @@ void add_communicators(std::vector<Operation>& operations);
 void add_requests(std::vector<Operation>& operations);
 void add_types(std::vector<Operation>& operations);
 void add_shapes(std::vector<Operation>& operations);
-
-#endif
