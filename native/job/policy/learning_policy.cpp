@@ -1,13 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "policy/learning_policy.h"
 
-#include "policy/square_root.h"
-
 namespace powerccl {
-
-double LearningPolicy::Slowdown::deviation() const {
-  return square_root(variance);
-}
 
 void LearningPolicy::Slowdown::learn(double longer, double its_variance) {
   if (count++ == 0) {

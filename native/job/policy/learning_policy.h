@@ -18,6 +18,7 @@
 #include "policy/mean.h"
 #include "policy/node_state.h"
 #include "policy/slack_reclaimer.h"
+#include "policy/square_root.h"
 
 namespace powerccl {
 
@@ -123,7 +124,7 @@ class LearningPolicy final : public ClockPolicy {
     uint32_t count = 0;
     double mean = 0, variance = 0;
     void learn(double longer, double its_variance);
-    double deviation() const;
+    double deviation() const { return square_root(variance); }
   };
   enum class Part { kEdge, kReference, kManaged };
   // kUnknown: the iteration is not known yet. kBaseline: no clock is set, and the default clock and length are
