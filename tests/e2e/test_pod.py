@@ -243,7 +243,7 @@ def test_without_a_right_it_refuses_in_one_line(
 
 def test_a_root_file_system_that_is_read_only(node: Node, gpus: EmulatedMachine, daemonset: Manifest) -> None:
     """And no other right than those of the manifest, in the daemon and in the exporter."""
-    for name, rights in (("powerccld", 1 << 21 | 1 << 0), ("exporter", 1 << 19 | 1 << 7 | 1 << 6 | 1 << 5)):
+    for name, rights in (("powerccld", 1 << 21 | 1 << 0), ("exporter", 1 << 19 | 1 << 7 | 1 << 6 | 1 << 5 | 1 << 2)):
         started = node.start(daemonset, of(daemonset, name))
         status = podman("exec", started, "cat", "/proc/self/status").stdout
         found = dict(line.split(":\t", 1) for line in status.splitlines() if ":\t" in line)

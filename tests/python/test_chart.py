@@ -65,7 +65,7 @@ def test_rights_are_the_least(file: Path) -> None:
     with_group = file.stem.startswith("everything")  # the socket is given to one
     expected = {
         "powerccld": ["SYS_ADMIN", *(["CHOWN"] if with_group else [])],
-        "exporter": ["SYS_PTRACE", "SETUID", "SETGID", "KILL"],
+        "exporter": ["SYS_PTRACE", "DAC_READ_SEARCH", "SETUID", "SETGID", "KILL"],
     }
     assert {each["name"] for each in pod["containers"]} == set(expected)
     for each in pod["containers"]:
