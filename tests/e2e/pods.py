@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shlex
 import subprocess
 import uuid
@@ -35,6 +36,7 @@ class Node:
     root: Path
     configuration: Mapping[str, Mapping[str, str]]  # the files of each ConfigMap
     volumes: Path
+    downward: dict[str, str] = field(default_factory=lambda: {"spec.nodeName": "node1"})  # fields that pods ask for
     names: list[str] = field(default_factory=list)
 
     def _source(self, volume: Manifest) -> Path:
@@ -66,7 +68,7 @@ class Node:
         assert rights["seccompProfile"] == {"type": "RuntimeDefault"} and not rights.get("privileged")
         arguments += ["--user", f"{rights['runAsUser']}:{rights['runAsGroup']}"]
         arguments += [f"--group-add={group}" for group in rights.get("supplementalGroups", ())]
-        if rights["readOnlyRootFilesystem"]:
+        if rights.get("readOnlyRootFilesystem"):
             arguments += ["--read-only", "--read-only-tmpfs=false"]
         if not rights["allowPrivilegeEscalation"]:
             arguments += ["--security-opt", "no-new-privileges"]
@@ -76,12 +78,16 @@ class Node:
         for mount in container.get("volumeMounts", ()):
             source = self._source(volumes[mount["name"]])
             arguments += ["-v", f"{source}:{mount['mountPath']}{':ro' if mount.get('readOnly') else ''}"]
-        for variable in container.get("env", ()):
-            value = variable.get("value", "node1")  # of the downward API only the node's name is asked for
-            arguments += ["-e", f"{variable['name']}={value}"]
-        command = container.get("command", [])
-        arguments += [*more, "--entrypoint", json.dumps(command), IMAGE, *container.get("args", ())]
+        variables = {each["name"]: self._value(each) for each in container.get("env", ())}
+        arguments += [f"--env={name}={value}" for name, value in variables.items()]
+        words = [*container["command"], *container.get("args", ())]
+        words = [re.sub(r"\$\((\w+)\)", lambda name: variables[name[1]], word) for word in words]
+        arguments += [*more, "--entrypoint", json.dumps(words[:1]), IMAGE, *words[1:]]
         return arguments
+
+    def _value(self, variable: Manifest) -> str:
+        found = variable.get("value")
+        return str(self.downward[variable["valueFrom"]["fieldRef"]["fieldPath"]] if found is None else found)
 
     def start(self, pod: Manifest, container: Manifest, more: Sequence[str] = ()) -> str:
         """Start a container; its name."""

@@ -8,7 +8,9 @@ needs CAP_SYS_ADMIN, and asks clients for device files. What no podman can show:
 from __future__ import annotations
 
 import copy
+import json
 import os
+import re
 import shutil
 import subprocess
 import tempfile
@@ -23,10 +25,15 @@ import yaml
 from harness import IDLE_MHZ, EmulatedMachine, eventually
 from pods import Node, podman
 
+from powerccl.analysis.summary import summarise
 from powerccl.launch.native import NativeFiles
+from powerccl.traces.folder import read_run
 
 pytestmark = pytest.mark.large("podman")
-RENDERED = Path(__file__).parents[1] / "chart/everything-1.36.yaml"
+ROOT = Path(__file__).parents[2]
+RENDERED = ROOT / "tests/chart/everything-1.36.yaml"
+RUNS = "/var/lib/powerccl/runs"
+UID = "12345678-1234-4234-8234-123456789010"
 SET_MHZ = 600
 MARK = b"powerccl_emulator_version"
 Manifest = dict[str, Any]
@@ -64,9 +71,7 @@ def gpus(native: NativeFiles, place: Path) -> Iterator[EmulatedMachine]:
 
 @pytest.fixture(scope="module")
 def daemonset() -> Manifest:
-    (found,) = [
-        each for each in yaml.safe_load_all(RENDERED.read_text()) if each["kind"] == "DaemonSet"
-    ]
+    (found,) = [each for each in yaml.safe_load_all(RENDERED.read_text()) if each["kind"] == "DaemonSet"]
     spec: Manifest = found["spec"]["template"]["spec"]
     return spec
 
@@ -249,3 +254,79 @@ def test_a_root_file_system_that_is_read_only(node: Node, gpus: EmulatedMachine,
         found = dict(line.split(":\t", 1) for line in status.splitlines() if ":\t" in line)
         assert int(found["CapBnd"], 16) == rights and found["NoNewPrivs"] == "1" and found["Seccomp"] == "2"
         assert podman("exec", started, "touch", "/usr/written", check=False).returncode != 0
+
+
+def logged(name: str) -> str:
+    done = podman("logs", name)
+    return done.stdout + done.stderr
+
+
+def manual_pod() -> Manifest:
+    """The pod that the guide shows in full."""
+    page = (ROOT / "docs/guides/kubernetes.md").read_text()
+    (found,) = re.findall(r"```yaml\n(apiVersion: v1\nkind: Pod\n.*?)```", page, re.DOTALL)
+    made: Manifest = yaml.safe_load(found)
+    return made
+
+
+def test_the_guides_pod_is_recorded_and_leases_clocks(
+    node: Node, gpus: EmulatedMachine, daemonset: Manifest, tmp_path: Path
+) -> None:
+    """By the container's own Python, from the copy of the init container; a benchmark is in torchrun's place."""
+    daemon = serving(node, daemonset)
+    manifest = manual_pod()
+    about, spec = manifest["metadata"], manifest["spec"]
+    node.downward |= {"metadata.name": about["name"], "metadata.namespace": about["namespace"], "metadata.uid": UID}
+    (init,), (trainer,) = spec["initContainers"], spec["containers"]
+    copied = node.run(spec, init)
+    assert copied.returncode == 0, copied.stderr
+    script = f"printf 'compute 150\\nall_reduce 70M\\n' > {RUNS}/step.scn; powerccl-bench scenario {RUNS}/step.scn"
+    command = trainer["command"]
+    trainer["command"] = [*command[: command.index("--") + 1], "sh", "-c", script]
+    # Without the image's own PowerCCL, and root's rights are not the page's.
+    emulated, container = job([], PATH="/usr/bin:/bin", KUBERNETES_SERVICE_HOST="10.0.0.1")
+    trainer["securityContext"] = container["securityContext"]
+    trainer["env"] += container["env"]
+    trainer["volumeMounts"] += container["volumeMounts"][1:]
+    spec["volumes"] += emulated["volumes"][1:]
+    done = node.run(spec, trainer)
+    assert done.returncode == 0, done.stderr
+    (run,) = tmp_path.glob("powerccl-runs/*-train-0")
+    info = json.loads((run / "run.json").read_text())
+    assert info["labels"]["k8s_pod_name"] == "train-0" and info["labels"]["k8s_namespace_name"] == "ml"
+    assert info["labels"]["k8s_container_name"] == "trainer" and info["clocks"] == "lease"
+    assert summarise(read_run(run)).patterns[0].pattern == "all_reduce"
+    assert "train-0" in logged(daemon), logged(daemon)
+
+
+def test_the_exporter_names_the_pods_of_all_users(node: Node, gpus: EmulatedMachine, daemonset: Manifest) -> None:
+    """Each job once, with pod, namespace and container, whoever it runs as."""
+    serving(node, daemonset)
+    exporter = node.start(daemonset, of(daemonset, "exporter"))
+    script = "printf 'compute 150\\nall_reduce 70M\\n' > /runs/$POD_NAME.scn; exec powerccl run -q --runs-dir /runs "
+    script += "--policy observe -- powerccl-bench scenario /runs/$POD_NAME.scn --iterations 1000"
+    users = {"train-root": 0, "train-user": 1000}
+    for number, (name, user) in enumerate(users.items()):
+        files = (2 * number, 2 * number + 1)
+        pod, container = job(
+            ["sh", "-c", script], files, POD_NAME=name, POD_NAMESPACE="ml", KUBERNETES_SERVICE_HOST="1"
+        )
+        container["securityContext"] |= {"runAsUser": user, "runAsGroup": user}
+        # As a kubelet mounts it: the host's path has the pod's UID and the container's name.
+        log = node.volumes / f"pods/{UID[:-1]}{number}/containers/trainer/abcdef"
+        log.parent.mkdir(parents=True)
+        log.touch()
+        node.start(pod, container, ["-v", f"{log}:/dev/termination-log"])
+    fetch = "import urllib.request as u; print(u.urlopen('http://127.0.0.1:19487/metrics').read().decode())"
+
+    def found() -> dict[str, list[str]]:
+        shown = podman("exec", exporter, "python3", "-c", fetch, check=False).stdout
+        lines = [line for line in shown.splitlines() if line.startswith("powerccl_job_info")]
+        return {name: [line for line in lines if f'k8s_pod_name="{name}"' in line] for name in users}
+
+    assert eventually(lambda: all(found().values())), logged(exporter)
+    time.sleep(10)  # two scans later, each process of the jobs was seen
+    for number, (name, lines) in enumerate(found().items()):
+        assert len(lines) == 1, lines
+        for label in ('k8s_namespace_name="ml"', 'k8s_container_name="trainer"', f'k8s_pod_uid="{UID[:-1]}{number}"'):
+            assert label in lines[0], (name, lines)
