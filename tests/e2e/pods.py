@@ -41,7 +41,7 @@ class Node:
 
     def _source(self, volume: Manifest) -> Path:
         if "hostPath" in volume:
-            path = self.root / volume["hostPath"]["path"].lstrip("/")
+            path: Path = self.root / volume["hostPath"]["path"].lstrip("/")
             if volume["hostPath"].get("type") == "DirectoryOrCreate":
                 path.mkdir(0o755, parents=True, exist_ok=True)
         elif "configMap" in volume:

@@ -7,6 +7,7 @@ installed, the files are rendered again and compared.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 import os
@@ -16,6 +17,7 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
+import kubernetes_validate
 import pytest
 import yaml
 
@@ -25,6 +27,9 @@ MANIFESTS = sorted(RENDERED.glob("*-1.*.yaml"))
 VERSIONS = [f"1.{minor}" for minor in range(29, 38)]
 HELM = os.environ.get("HELM", "helm")
 CRDS = ("ServiceMonitor", "PodMonitor")  # of the Prometheus operator, not of Kubernetes
+
+# It reads megabytes of schemas for each manifest.
+kubernetes_validate.utils.schema_contents = functools.cache(kubernetes_validate.utils.schema_contents)
 
 Manifest = dict[str, Any]
 
@@ -162,8 +167,6 @@ def test_versions_are_the_projects() -> None:
 
 def faults(file: Path, version: str) -> list[str]:
     """What Kubernetes' own schema of a version refuses."""
-    import kubernetes_validate
-
     found = []
     for each in manifests(file):
         if each["kind"] in CRDS:
@@ -175,7 +178,6 @@ def faults(file: Path, version: str) -> list[str]:
     return found
 
 
-@pytest.mark.large("kubernetes_validate")
 @pytest.mark.parametrize("file", MANIFESTS, ids=lambda file: file.stem)
 def test_rendered_files_are_valid(file: Path) -> None:
     oldest = file.stem.split("-")[1]
@@ -195,7 +197,7 @@ def test_rendering_again_changes_nothing(tmp_path: Path) -> None:
         assert (copy / "tests/chart" / file.name).read_text() == file.read_text(), file.name
 
 
-@pytest.mark.large("helm", "kubernetes_validate")
+@pytest.mark.large("helm")
 @pytest.mark.parametrize("version", VERSIONS)
 def test_each_version_is_rendered_for(version: str, tmp_path: Path) -> None:
     """[chart.versions.faults == 0]: with the policies that a cluster of that version serves."""
