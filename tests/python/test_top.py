@@ -173,6 +173,8 @@ def test_a_job_of_a_container_is_one_series_for_its_life(tmp_path: Path, monkeyp
     finally:
         os.killpg(container.pid, signal.SIGKILL)
         container.wait(10)
+    while not seen()[0].ended and time.monotonic() < deadline + 20:
+        time.sleep(0.05)
     (gone,) = seen()
     assert gone.ended
     node.close()
