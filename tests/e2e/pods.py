@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import shlex
 import subprocess
 import uuid
 from collections.abc import Mapping, Sequence
@@ -17,14 +16,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-PODMAN = shlex.split(os.environ.get("PODMAN", "podman"))
+PODMAN = os.environ.get("PODMAN", "podman")
 IMAGE = os.environ.get("POWERCCL_IMAGE", "")
 Manifest = Mapping[str, Any]
 
 
 def podman(*arguments: str, check: bool = True, timeout: float = 120) -> subprocess.CompletedProcess[str]:
     """Run podman to its end."""
-    done = subprocess.run([*PODMAN, *arguments], capture_output=True, text=True, timeout=timeout, check=False)
+    done = subprocess.run([PODMAN, *arguments], capture_output=True, text=True, timeout=timeout, check=False)
     assert done.returncode == 0 or not check, (arguments, done.stdout, done.stderr)
     return done
 
