@@ -35,7 +35,7 @@ class Node:
     root: Path
     configuration: Mapping[str, Mapping[str, str]]  # the files of each ConfigMap
     volumes: Path
-    downward: dict[str, str] = field(default_factory=lambda: {"spec.nodeName": "node1"})  # fields that pods ask for
+    downward: dict[str, str] = field(default_factory=dict)  # fields of a pod that its containers' variables name
     names: list[str] = field(default_factory=list)
 
     def _source(self, volume: Manifest) -> Path:
