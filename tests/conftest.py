@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import importlib.util
 import json
-import os
 import shutil
 from pathlib import Path
 
 import pytest
+from support.programs import program
 
 SKIPPED = Path(__file__).resolve().parent.parent / "build" / "skipped"
 
@@ -24,7 +24,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         item
         for item in items
         if any(
-            importlib.util.find_spec(name) is None and shutil.which(os.environ.get(name.upper(), name)) is None
+            importlib.util.find_spec(name) is None and shutil.which(program(name)) is None
             for mark in item.iter_markers("large")
             for name in mark.args
         )

@@ -16,7 +16,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-PODMAN = os.environ.get("PODMAN", "podman")
+from support.programs import program
+
+PODMAN = program("podman")
 IMAGE = os.environ.get("POWERCCL_IMAGE", "")
 Manifest = Mapping[str, Any]
 

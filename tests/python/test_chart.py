@@ -2,15 +2,13 @@
 """packaging/helm/powerccl: rights and parts of what it renders.
 
 CI has no helm, so tests/chart keeps what tools/render-chart rendered. A digest says when that is stale. Where helm is
-installed, the files are rendered again and compared.
+installed, the files are rendered again and compared. tests/e2e/test_api_server.py tries the policies.
 """
 
 from __future__ import annotations
 
 import functools
 import hashlib
-import json
-import os
 import re
 import shutil
 import subprocess
@@ -20,12 +18,13 @@ from typing import Any
 import kubernetes_validate
 import pytest
 import yaml
+from support.programs import program
 
 ROOT = Path(__file__).parents[2]
 CHART, RENDERED = ROOT / "packaging/helm/powerccl", ROOT / "tests/chart"
 MANIFESTS = sorted(RENDERED.glob("*-1.*.yaml"))
 VERSIONS = [f"1.{minor}" for minor in range(29, 38)]
-HELM = os.environ.get("HELM", "helm")
+HELM = program("helm")
 CRDS = ("ServiceMonitor", "PodMonitor")  # of the Prometheus operator, not of Kubernetes
 
 # It reads megabytes of schemas for each manifest.
@@ -227,72 +226,3 @@ def test_lint_and_wrong_values() -> None:
         command = [HELM, "template", "x", str(CHART), "--kube-version", "1.36.0", "--set", wrong]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         assert done.returncode != 0 and words in done.stderr, (wrong, done.stderr)
-
-
-def admitted(policies: Path, version: str) -> dict[str, tuple[Manifest, list[str]]]:
-    """The pods of tests/chart/pods.yaml and their warnings, by name."""
-    command = [os.environ.get("ADMIT", "admit"), str(policies), str(RENDERED / "pods.yaml"), version]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr[:2000]
-    found = [json.loads(line) for line in done.stdout.splitlines()]
-    return {each["pod"]["metadata"]["name"]: (each["pod"], each["warnings"]) for each in found}
-
-
-def guides_pod() -> Manifest:
-    page = (ROOT / "docs/guides/kubernetes.md").read_text()
-    (found,) = re.findall(r"```yaml\n(apiVersion: v1\nkind: Pod\n.*?)```", page, re.DOTALL)
-    made: Manifest = yaml.safe_load(found)["spec"]
-    return made
-
-
-@pytest.mark.large("admit")
-@pytest.mark.parametrize("version", ["1.33", "1.34", "1.35", "1.36", "1.37"])
-def test_the_api_servers_code_injects_what_the_guide_shows(version: str) -> None:
-    """tests/chart/admit: schemas see no fault in an expression, and a policy that fails open injects nothing then."""
-    pods = admitted(RENDERED / "default-1.36.yaml", version)
-    assert {
-        name: pod["metadata"].get("annotations", {}).get("powerccl.io/injected") for name, (pod, _) in pods.items()
-    } == {
-        "train-0": "trainer",
-        "some": "b",
-        "entrypoint": None,
-        "mistyped": None,
-        "plain": None,
-    }
-    (made, warnings), written = pods["train-0"], guides_pod()
-    spec = made["spec"]
-    assert warnings == [] and sorted(spec["volumes"], key=str) == sorted(written["volumes"], key=str)
-    (trainer,), (by_hand,) = spec["containers"], written["containers"]
-    assert {**trainer, "resources": {}} == {**by_hand, "resources": {}}  # quantities are written in several ways
-    (init,), (init_by_hand,) = spec["initContainers"], written["initContainers"]
-    of_chart = {name: init[name] for name in ("image", "imagePullPolicy", "resources")}
-    assert init == {**init_by_hand, **of_chart}
-    assert of_chart["image"].rsplit("/", 1)[-1] == init_by_hand["image"].rsplit("/", 1)[-1]
-    some = pods["some"][0]["spec"]
-    b = some["containers"][1]
-    assert [each["name"] for each in some["initContainers"]] == ["before", "powerccl"]
-    assert b["env"][0] == {"name": "POD_NAME", "value": "mine"} and len(b["env"]) == 4
-    assert b["command"][-2:] == ["--", "b"] and "--set-clocks" not in b["command"] and b["args"] == ["x"]
-    assert [each["name"] for each in b["volumeMounts"]] == ["data", "powerccl", "powerccl-runs"]
-    assert not any("hostPath" in each for each in some["volumes"])
-
-
-@pytest.mark.large("admit")
-def test_an_annotation_without_effect_is_a_warning(tmp_path: Path) -> None:
-    older = tmp_path / "older.yaml"
-    kept = [each for each in manifests(RENDERED / "default-1.36.yaml") if not each["kind"].startswith("Mutating")]
-    older.write_text(yaml.safe_dump_all(kept))
-    hints = {
-        "train-0": "docs/guides/kubernetes.md says what to write by hand",
-        "some": "docs/guides/kubernetes.md says what to write by hand",
-        "entrypoint": "write the entrypoint of the image as command",
-        "mistyped": "write record or set-clocks",
-        "plain": "",
-    }
-    for policies, quiet in ((older, {"plain"}), (RENDERED / "default-1.36.yaml", {"plain", "train-0", "some"})):
-        for name, (_, warnings) in admitted(policies, "1.36").items():
-            if name in quiet:
-                assert warnings == [], name
-            else:
-                (warning,) = warnings
-                assert warning.startswith("the pod is not recorded: ") and warning.endswith(hints[name]), name
