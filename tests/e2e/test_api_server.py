@@ -77,8 +77,6 @@ class Cluster:
         for name, command in (("etcd", etcd), ("server", server)):
             with (folder / f"{name}.log").open("wb") as log:
                 self._processes.append(subprocess.Popen(command, cwd=folder, stdout=log, stderr=log))
-        ready = eventually(lambda: self.kubectl("get", "--raw", "/readyz", check=False).stdout == "ok", 120)
-        assert ready, (folder / "server.log").read_text()[-2000:]
 
     def _call(self, command: list[str], check: bool, text: str = "") -> subprocess.CompletedProcess[str]:
         done = subprocess.run(
@@ -105,11 +103,23 @@ class Cluster:
 @pytest.fixture(scope="module", params=OPTIONS)
 def cluster(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     made = Cluster(tmp_path_factory.mktemp("cluster"), request.param)
+    try:
+        prepare(made, request.param)
+        yield made
+        made.helm("uninstall", "powerccl")
+    finally:
+        made.close()
+
+
+def prepare(made: Cluster, param: str) -> None:
+    """Install the chart as the guide does, and make namespaces of each level of Pod Security."""
+    ready = eventually(lambda: made.kubectl("get", "--raw", "/readyz", check=False).stdout == "ok", 120)
+    assert ready, (made.folder / "server.log").read_text()[-2000:]
     made.kubectl("create", "namespace", "powerccl")
     made.kubectl("label", "namespace", "powerccl", "pod-security.kubernetes.io/enforce=privileged")
     notes = made.helm("install", "powerccl", str(CHART), "--set", f"image.repository={REPOSITORY}")
     assert "powerccl.io/inject: record" in notes
-    if request.param == "without the policy":  # as in an older cluster
+    if param == "without the policy":  # as in an older cluster
         made.kubectl("delete", "mutatingadmissionpolicybinding", "powerccl-inject")
     for namespace in ("ml", "baseline", "restricted"):
         made.kubectl("create", "namespace", namespace)
@@ -118,14 +128,11 @@ def cluster(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     runtime = {"apiVersion": "node.k8s.io/v1", "kind": "RuntimeClass", "metadata": {"name": "nvidia"}}
     made.create({**runtime, "handler": "nvidia"}, "powerccl")
     # A new policy has effect some seconds later.
-    probe = {"metadata": {"name": "probe", "annotations": {"powerccl.io/inject": "no"}}}
+    probe: Manifest = {"metadata": {"name": "probe", "annotations": {"powerccl.io/inject": "no"}}}
     probe |= {"apiVersion": "v1", "kind": "Pod", "spec": {"containers": [{"name": "x", "image": "x"}]}}
     dry = ("create", "-n", "ml", "--dry-run=server", "-f", "-")
     text = yaml.safe_dump(probe)
     assert eventually(lambda: NOT_RECORDED in made.kubectl(*dry, text=text).stderr)
-    yield made
-    made.helm("uninstall", "powerccl")
-    made.close()
 
 
 def guides_pod() -> Manifest:
