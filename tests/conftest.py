@@ -1,26 +1,33 @@
 # SPDX-License-Identifier: Apache-2.0
 """For all tests: what was skipped and why, and run again, left for tools/report-skipped.py, which ends `make test`.
 
-And which are left out: those of packages that are too large for CI (marker `large`), where they are not installed.
+And which are left out: those of packages and programs that are too large for CI (marker `large`), where these are not
+installed.
 """
 
 from __future__ import annotations
 
 import importlib.util
 import json
+import shutil
 from pathlib import Path
 
 import pytest
+from support.programs import program
 
 SKIPPED = Path(__file__).resolve().parent.parent / "build" / "skipped"
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out tests marked `large(PACKAGE, ...)` where one of the packages is not installed."""
+    """Leave out tests marked `large(NAME, ...)` where one of these packages or programs is not installed."""
     left_out = [
         item
         for item in items
-        if any(importlib.util.find_spec(name) is None for mark in item.iter_markers("large") for name in mark.args)
+        if any(
+            importlib.util.find_spec(name) is None and shutil.which(program(name)) is None
+            for mark in item.iter_markers("large")
+            for name in mark.args
+        )
     ]
     config.hook.pytest_deselected(items=left_out)
     items[:] = [item for item in items if item not in left_out]

@@ -42,6 +42,7 @@ GONE = {
 ALSO = {"docs/concepts/plugin-cost.md": ["eight-h200x8.json"]}
 # By page, numbers that are no figures of results, and where they come from.
 ELSEWHERE = {
+    "docs/guides/kubernetes.md": {"settings of powerccld and of the chart's probes": "10 s, 30 s"},
     "docs/concepts/leases.md": {"settings of powerccld": "6 s, 10 s, 50 ms, 5 s, 0.1 s"},
     "docs/concepts/pccl.md": {"published": "17.3 %, 20.1 %", "a mean of the row": "27.4 %"},
     "README.md": {"published": "17.3 %"},

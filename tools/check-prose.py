@@ -86,7 +86,7 @@ SPAN = re.compile(r"`([^`\n]+)`")
 WORD = re.compile(r"\w+")
 CONSTANT = re.compile(r"k[A-Z]\w+|[A-Z][A-Z0-9]*(?:_[A-Z0-9]+)+|[\w:.]+\(\)")
 # Names of others.
-FOREIGN = re.compile(r"(?:NCCL|CUDA|SLURM|OMPI|LD|TORCH)_")
+FOREIGN = re.compile(r"(?:NCCL|CUDA|SLURM|OMPI|LD|TORCH|DCGM)_")
 FENCE = re.compile(r"^ *(`{3,}|~{3,})(.*?)\n(.*?)^ *\1 *$", re.DOTALL | re.MULTILINE)
 LINK = re.compile(r"\]\(([^)\s]+)\)")
 # Commands of a line: behind a prompt, a separator or a word that hands on, up to the next separator or comment.

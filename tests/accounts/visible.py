@@ -70,6 +70,8 @@ FILES = [
     Way("a cgroup and Slurm", {CUDA: "0,1", "SLURM_JOB_GPUS": "2,3"}, (2, 3), refused=(0, 1, 4, 5, 6, 7)),
     Way("a cgroup and Slurm alone", {"SLURM_JOB_GPUS": "2,3"}, (2, 3), refused=(0, 1, 4, 5, 6, 7)),
     Way("a container's that holds", {CONTAINER: "2,3"}, (2, 3), refused=(0, 1, 4, 5, 6, 7)),
+    Way("Kubernetes' device plugin", {CONTAINER: "{2},{3}"}, (2, 3), refused=(0, 1, 4, 5, 6, 7)),
+    Way("Kubernetes' claim, by CDI", {CONTAINER: "void"}, (2, 3), refused=(0, 1, 4, 5, 6, 7)),
     Way("a beginning of two", {CUDA: "GPU-"}, ()),
     Way("ranks of their own launchers", {CUDA: "2", "several": "1"}, ALL, OF_NODE),
 ]

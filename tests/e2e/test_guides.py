@@ -32,7 +32,7 @@ PAGES = [page for page in [ROOT / "README.md", *sorted((ROOT / "docs/guides").gl
 # The server that a page has; with the default, of two GPUs, everything is quickest.
 SERVERS = {"tune": "h200x4.conf", "prove": "h100x8.conf:gpus=2", "save-energy-without-clocks": "h200x4.conf:gpus=2"}
 SERVER = "t4x8.conf"
-DAEMON = ("install-cluster",)  # pages that speak with a powerccld
+DAEMON = ("install-cluster", "kubernetes")  # pages that speak with a powerccld
 # Blocks that do not run here, by page and a part of their text.
 NOT_RUN = {
     ("README", "make demo"): "builds PowerCCL and runs the demo for minutes; `make demo` and wheel.yml are tests of it",
@@ -160,6 +160,7 @@ def place_of(page: Path, native: NativeFiles, clean: dict[str, str], runs: Path,
     scenario = tmp_path / "examples/gpt350m.scn"
     scenario.write_text(scenario.read_text().replace("iterations 6", "iterations 2"))
     (tmp_path / "app").symlink_to(STAND_INS / "app")
+    (tmp_path / "packaging").symlink_to(ROOT / "packaging")
     (tmp_path / "RUN").symlink_to(tmp_path / "runs/m1")
     (tmp_path / "step.scn").write_text(STEP.format(20))
     for path in (*FOLDERS, "/node"):

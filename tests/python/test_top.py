@@ -7,6 +7,8 @@ import asyncio
 import json
 import os
 import re
+import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -22,6 +24,7 @@ from textual.widgets import Static
 from powerccl.commands import cli
 from powerccl.live import processes
 from powerccl.live.job import Watcher
+from powerccl.live.labels import run_label
 from powerccl.live.node import LiveNode
 from powerccl.live.processes import Processes, recent_folders
 from powerccl.live.snapshot import HeldDevice, LiveJob, NodeView
@@ -76,6 +79,21 @@ def test_a_containers_folder_is_seen_through_its_root(tmp_path: Path) -> None:
     assert list(Processes(tmp_path).jobs(0.0)) == [inside]
 
 
+def test_processes_of_one_container_are_one_job(tmp_path: Path) -> None:
+    """Each sees the folder below its own root, and the first one may end before the others."""
+    folder, name = tmp_path / "of-the-container", "only-inside/run"
+    (folder / name).mkdir(parents=True)
+    for pid in (10, 11, 12):
+        process(tmp_path / "proc", pid, POWERCCL_RUN_FOLDER=f"/{name}")
+        (tmp_path / "proc" / str(pid) / "root").symlink_to(folder)
+    processes = Processes(tmp_path / "proc")
+    assert {path: job.pids for path, job in processes.jobs(0.0).items()} == {
+        tmp_path / "proc/10/root" / name: [10, 11, 12]
+    }
+    shutil.rmtree(tmp_path / "proc/10")
+    assert {path: job.pids for path, job in processes.jobs(6.0).items()} == {tmp_path / "proc/11/root" / name: [11, 12]}
+
+
 @pytest.mark.skipif(os.getuid() == 0, reason="root reads everybody's")
 def test_processes_of_others_are_counted(tmp_path: Path) -> None:
     process(tmp_path, 10, HOME="/")
@@ -127,6 +145,39 @@ def test_a_job_whose_processes_are_gone_has_ended_and_is_forgotten(
     assert after.ended and after.user == before.user  # a label of its series
     time.sleep(0.4)
     assert node.look().jobs == [] and node.watchers == {}
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="needs a mount namespace")
+def test_a_job_of_a_container_is_one_series_for_its_life(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its folder is seen through the root of one process after the other; the label is the container's own path."""
+    folder = training_run(tmp_path / "run")
+    write_info(folder, 0, exit_code=None, host=socket.gethostname(), run_id="0123456789abcdef" * 2)
+    script = f"mount -t tmpfs tmpfs /mnt; mkdir /mnt/run; mount --bind {folder} /mnt/run; sleep 60 & sleep 60"
+    environment = {**os.environ, "POWERCCL_RUN_FOLDER": "/mnt/run"}
+    container = subprocess.Popen(["unshare", "-m", "sh", "-c", script], env=environment, start_new_session=True)
+    monkeypatch.setattr(processes, "SCAN_EVERY_S", 0.0)
+    node = LiveNode()
+
+    def seen() -> list[LiveJob]:
+        return [job for job in node.look().jobs if run_label(job.folder, job.run_id) == "/mnt/run#0123456789ab"]
+
+    try:
+        deadline = time.monotonic() + 20
+        while not (seen() and len(seen()[0].pids) > 2) and time.monotonic() < deadline:
+            time.sleep(0.05)
+        (before,) = seen()
+        os.kill(min(before.pids), signal.SIGKILL)
+        container.wait(10)
+        (after,) = seen()
+        assert after.folder != before.folder and after.pids and not after.ended
+    finally:
+        os.killpg(container.pid, signal.SIGKILL)
+        container.wait(10)
+    while not seen()[0].ended and time.monotonic() < deadline + 20:
+        time.sleep(0.05)
+    (gone,) = seen()
+    assert gone.ended
+    node.close()
 
 
 def test_folders_that_have_not_ended(tmp_path: Path) -> None:

@@ -348,13 +348,36 @@ def _shown(name: str) -> str:
     return clean.field(name)[:256]
 
 
-def folder_of(pid: int, name: str, proc: Path = Path("/proc")) -> Path:
-    """The folder that a process names, as seen from here: a container's is below its root."""
-    folder = Path(name)
-    with contextlib.suppress(OSError, ValueError):
-        if folder.is_dir():
-            return folder
-        inside = proc / str(pid) / "root" / name.lstrip("/")
-        if inside.is_dir():
-            return inside
-    return folder
+class Folders:
+    """Run folders as seen from here. All processes of a container name one folder, each below a root of its own."""
+
+    def __init__(self, proc: Path = Path("/proc")) -> None:
+        self._proc = proc
+        self._paths: dict[tuple[int, int], Path] = {}  # by device and inode
+
+    def of(self, pid: int, name: str) -> Path:
+        """The folder that a process names: the path by which it was found first, while that leads there."""
+        folder = Path(name)
+        with contextlib.suppress(OSError, ValueError):
+            if folder.is_dir():
+                return folder
+            inside = self._proc / str(pid) / "root" / name.lstrip("/")
+            if inside.is_dir():
+                place = _place(inside)
+                known = self._paths.get(place)
+                if known is None or not _leads_to(known, place):
+                    self._paths[place] = inside
+                return self._paths[place]
+        return folder
+
+
+def _place(folder: Path) -> tuple[int, int]:
+    about = folder.stat()
+    return about.st_dev, about.st_ino
+
+
+def _leads_to(folder: Path, place: tuple[int, int]) -> bool:
+    try:
+        return _place(folder) == place
+    except OSError:  # that process has ended
+        return False

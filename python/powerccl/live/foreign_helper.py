@@ -20,7 +20,7 @@ import msgspec
 
 from powerccl import clean
 from powerccl.host_clock import monotonic_ns
-from powerccl.live.foreign import DONE, MEMORY, MOST_ANSWER, READY, Answer, Asked, folder_of
+from powerccl.live.foreign import DONE, MEMORY, MOST_ANSWER, READY, Answer, Asked, Folders
 from powerccl.live.job import Watcher
 from powerccl.live.run_folder import MOST_TRACES
 
@@ -34,8 +34,9 @@ def main() -> None:
     become(int(sys.argv[1]), int(sys.argv[2]))
     answer(Answer(READY))
     watchers: dict[Path, Watcher] = {}
+    places = Folders()
     while asked := _question():
-        _look(asked, watchers)
+        _look(asked, watchers, places)
         answer(Answer(DONE))
 
 
@@ -103,13 +104,13 @@ def answer(what: Answer) -> None:
         data = data[os.write(1, data) :]
 
 
-def _look(asked: Asked, watchers: dict[Path, Watcher]) -> None:
+def _look(asked: Asked, watchers: dict[Path, Watcher], places: Folders) -> None:
     until_s = time.monotonic() + LOOK_S
     seen: set[Path] = set()
     for number, (name, pids) in enumerate(asked.folders):
         folders: dict[Path, list[int]] = {}
         for pid in pids or [0]:
-            folders.setdefault(folder_of(pid, os.fsdecode(name)), []).append(pid)
+            folders.setdefault(places.of(pid, os.fsdecode(name)), []).append(pid)
         for folder, own in folders.items():
             seen.add(folder)
             reply = Answer(number, clean.field(str(folder)), pids=own if pids else [])

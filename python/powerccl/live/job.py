@@ -124,6 +124,7 @@ class Watcher:
         job = LiveJob(
             run=(info.name if info else "") or self.run.folder.name,
             folder=str(self.run.folder),
+            run_id=info.run_id if info else "",
             command=info.command if info else [],
             host=info.host if info else "",
             policy=info.policy if info else "",

@@ -4,12 +4,14 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Mapping
 from pathlib import Path
 
 from powerccl.traces.job_labels import OF_HOST, OF_SLURM
 
 LONGEST_LABEL = 256
+_IN_CONTAINER = re.compile(r"/proc/\d+/root(/.*)", re.DOTALL)
 
 
 def emulated_label(modelled_by: str) -> str:
@@ -17,12 +19,21 @@ def emulated_label(modelled_by: str) -> str:
     return modelled_by.split(":")[0]
 
 
-def run_label(folder: str) -> str:
+def in_container(folder: str) -> bool:
+    """Whether a folder is seen through a process of its container."""
+    return bool(_IN_CONTAINER.fullmatch(folder))
+
+
+def run_label(folder: str, run_id: str = "") -> str:
     """What a run is called in metrics: its folder's absolute path, which is no other run's, now and later.
 
     A name would not do: two jobs of one command have the same. A longer path than a label keeps its end and a digest.
+    In a container it is the path there, which two containers may have, and the beginning of the run's id. The path from
+    here leads through a process of the job, which may end before the job does.
     """
     path = str(Path(folder).absolute())
+    if run_id and (inside := _IN_CONTAINER.fullmatch(path)):
+        path = f"{inside[1]}#{run_id[:12]}"
     if len(path) <= LONGEST_LABEL:
         return path
     digest = hashlib.sha256(path.encode("utf-8", "surrogateescape")).hexdigest()[:16]

@@ -241,7 +241,7 @@ def families(
     metrics.add("powerccl_exporter_problems", len(view.problems) + sum(len(job.problems) for job in view.jobs))
     metrics.add("powerccl_exporter_unreadable_processes", view.unreadable_processes)
     for job in view.jobs:
-        run = run_label(job.folder)
+        run = run_label(job.folder, job.run_id)
         outside = named and not job.hosts_here and not job.pids
         hosts: Container[str] = _AllHosts() if outside else job.hosts_here
         with metrics.of_user(job.user):

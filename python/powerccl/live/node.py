@@ -15,7 +15,7 @@ from powerccl.live import processes
 from powerccl.live.devices import LeaseTable, NvmlReadings
 from powerccl.live.foreign import ForeignRuns, User
 from powerccl.live.job import Watcher, add_up
-from powerccl.live.labels import labels_here
+from powerccl.live.labels import in_container, labels_here
 from powerccl.live.processes import Processes, RunningJob, owner_name, recent_folders
 from powerccl.live.snapshot import HeldDevice, LiveJob, NodeView
 from powerccl.live.totals import JobCounts
@@ -95,6 +95,7 @@ class LiveNode:
                 self.counts[Path(job.folder)] = watcher.totals.counts()
             self.waiting |= watcher.run.waiting
         self._add_others(view, others, begin_s)
+        view.jobs = _once(view.jobs)
         self._add_labels(view.jobs)
         view.jobs.sort(key=lambda job: (job.ended, job.started_at, job.run))
         self._add_leases(view, running, begin_s)
@@ -206,3 +207,11 @@ class LiveNode:
                     gpu.ranks = [each.rank for each in job.ranks if each.gpu == rank.gpu]
                     job.gpus.append(gpu)
                     add_up(job)
+
+
+def _once(jobs: list[LiveJob]) -> list[LiveJob]:
+    """Without jobs that are seen twice: through a process of their container that has ended, and another one."""
+    chosen: dict[str, LiveJob] = {}
+    for job in sorted(jobs, key=lambda job: job.ended):
+        chosen.setdefault(job.run_id, job)
+    return [job for job in jobs if not (job.run_id and in_container(job.folder)) or chosen[job.run_id] is job]

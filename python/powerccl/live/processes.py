@@ -12,7 +12,7 @@ from pathlib import Path
 
 from powerccl.errors import PowercclError
 from powerccl.leases.client import SOCKET_VARIABLE
-from powerccl.live.foreign import User, folder_of
+from powerccl.live.foreign import Folders, User
 from powerccl.live.run_folder import LiveRun
 from powerccl.traces import job_labels
 from powerccl.traces.run_info import RUN_FILE
@@ -75,6 +75,7 @@ class Processes:
         self.unreadable = 0  # processes of others, which may be jobs too
         self.others: dict[User, dict[str, list[int]]] = {}  # root's alone: processes by user and the folder they name
         self._proc = proc
+        self._folders = Folders(proc)
         self._root = os.geteuid() == 0
         self._seen: dict[int, _Seen | None] = {}
         self._scanned_s = self._forgot_s = float("-inf")
@@ -106,7 +107,7 @@ class Processes:
             if self._root and seen.user[0]:  # not a look at what another user names: see foreign.py
                 others.setdefault(seen.user, {}).setdefault(seen.folder, []).append(pid)
                 continue
-            folder = folder_of(pid, seen.folder, self._proc)
+            folder = self._folders.of(pid, seen.folder)
             job = jobs.setdefault(folder, RunningJob(folder, user=user_name(seen.user[0]), uid=seen.user[0]))
             job.pids.append(pid)
             job.lease_socket = job.lease_socket or (Path(seen.leases) if seen.leases else None)

@@ -111,6 +111,7 @@ class LiveJob(msgspec.Struct, kw_only=True):
 
     run: str
     folder: str
+    run_id: str = ""  # empty: recorded by a powerccl that gave none
     command: list[str] = []
     host: str = ""
     policy: str = ""
