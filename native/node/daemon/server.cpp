@@ -12,13 +12,11 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <utility>
 
-#include "abi/helper.h"
 #include "daemon/clock.h"
 #include "daemon/log.h"
 #include "daemon/notify.h"
@@ -43,12 +41,7 @@ Server::Server(const ServerSettings& settings, StateFile* state, SocketPlace* pl
     : settings_(settings), state_(state), place_(place), driver_(driver), table_(this), unsent_(kMostUnsentBytes) {
   epoll_ = epoll_create1(EPOLL_CLOEXEC);
   bell_ = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-  sigset_t ending;
-  sigemptyset(&ending);
-  sigaddset(&ending, SIGTERM);
-  sigaddset(&ending, SIGINT);
-  powerccl_take_signals(&ending);
-  signals_ = signalfd(-1, &ending, SFD_CLOEXEC | SFD_NONBLOCK);
+  signals_ = signalfd(-1, &settings.ending, SFD_CLOEXEC | SFD_NONBLOCK);
   timer_ = timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK);
   // The only event that all threads see, as often as they look: everything is over.
   epoll_event event{};
