@@ -7,7 +7,7 @@ pkg/gpu/mocknvml/configs/*.yaml and deployments/nvml-mock/helm/nvml-mock/profile
 
     figures-mocks.py LIBRARY PROFILE...
 
-Each profile is tried as it is, and with faults: a GPU that is lost from the start or after 400 calls, MIG mode, no
+Each profile is tried as it is, and with faults: a GPU that is lost from the start or after 100 calls, MIG mode, no
 power readings, no clocks either, and a copy of the library that lacks these functions. A profile has failed if one
 thing of any of its cases is wrong; each is printed. Every case takes a quarter of a minute. The profiles' readings
 stand still, so what they must give is known.
@@ -42,7 +42,7 @@ from powerccl.launch.native import find_native
 
 Profile = dict[str, Any]
 Case = Callable[[Profile], None]
-AFTER_CALLS = 400
+AFTER_CALLS = 100
 
 
 def lost(profile: Profile) -> None:
@@ -51,7 +51,7 @@ def lost(profile: Profile) -> None:
 
 
 def lost_later(profile: Profile) -> None:
-    """GPU 0 is lost while the job runs: an agent makes 400 calls in two or three seconds."""
+    """GPU 0 is lost while the job runs: an agent makes 100 calls in two seconds."""
     profile["devices"][0]["failure"] = {"mode": "fallen_off_bus", "after_calls": AFTER_CALLS, "xid": {"code": 79}}
 
 
@@ -118,6 +118,7 @@ class Trial:
         # Those without any reading; they have a name until the mock loses them, at the first reading.
         self.never = self.lost if case == "lost" else set(self.uuids) if case == "no functions" else set()
         self.wrong: list[str] = []
+        self.partial = 0  # energies that are said to be a part
 
     def expect(self, what: str, found: object, wanted: object) -> None:
         """Note that something is not as it must be."""
@@ -152,7 +153,8 @@ class Trial:
     def job(self) -> None:
         """A job that waits: what top and export say of it meanwhile, its records and its report."""
         started = subprocess.Popen(
-            ["powerccl", "run", "--runs-dir", "runs", "--name", "job", "--json=summary.json", "--", "cat"],
+            # At 100 ms a busy machine, on which the agent waits for a core, seldom leaves a gap.
+            ["powerccl", "run", "--interval-ms", "100", "--runs-dir", "runs", "--json=summary.json", "--", "cat"],
             env=self.environment,
             cwd=self.folder,
             stdin=subprocess.PIPE,
@@ -231,10 +233,19 @@ class Trial:
         for gpu in told["gpus"]:
             self.expect("a name in the report", gpu["name"], self.name)
             whole = None if self.watts is None or gpu["gpu"] in self.lost else self.watts * seconds
-            self.expect(f"joules of {gpu['gpu']}", gpu["joules"], whole)
+            self.joules(f"joules of {gpu['gpu']}", gpu, whole)
         whole = None if self.watts is None or self.lost else len(self.uuids) * self.watts * seconds
-        self.expect("joules", energy["joules"], whole)
+        self.joules("joules", energy, whole)
         self.expect("what the energy is of", energy["source"], "power" if self.watts is not None else "none")
+
+    def joules(self, what: str, told: dict[str, Any], whole: float | None) -> None:
+        """Energy, whole or said to be a part: the machine may be too busy to sample."""
+        part = told["joules_at_least"]
+        if whole and told["joules"] is None and part is not None:
+            self.partial += 1
+            self.expect(f"{what}, at least", 0 < part <= whole, True)
+        else:
+            self.expect(what, told["joules"], whole)
 
     def daemon(self) -> None:
         """The clock daemon refuses what the driver does not do, and names it."""
@@ -284,11 +295,10 @@ class Trial:
         self.expect(f"a clock of {uuid} is refused", answer.status not in (OK, NOT_ALLOWED), True)
         self.expect(f"the reason for {uuid}", "not supported" in answer.text, True)
 
-    def run(self) -> list[str]:
-        """All of it; what is wrong."""
+    def run(self) -> None:
+        """All of it."""
         for step in (self.doctor, self.job, self.daemon):
             self.attempt(step)
-        return self.wrong
 
     def attempt(self, step: Callable[[], None]) -> None:
         """One part. A part that fails is counted, and the others tell more."""
@@ -298,13 +308,15 @@ class Trial:
             self.wrong.append(f"{step.__name__}: {type(error).__name__}: {error}")
 
 
-def trials(library: Path, files: list[Path], cases: list[str]) -> Iterator[tuple[Path, str, list[str]]]:
-    """Each profile with each case, and what was wrong."""
+def trials(library: Path, files: list[Path], cases: list[str]) -> Iterator[tuple[Path, str, Trial]]:
+    """Each profile with each case, after its trial."""
     for file in files:
         profile = yaml.safe_load(file.read_text())
         for case in cases:
             with tempfile.TemporaryDirectory(prefix="mocks-") as folder:
-                yield file, case, Trial(library, profile, case, Path(folder)).run()
+                trial = Trial(library, profile, case, Path(folder))
+                trial.run()
+                yield file, case, trial
 
 
 def main() -> None:
@@ -317,10 +329,12 @@ def main() -> None:
     chosen = parser.parse_args()
     failed: dict[Path, int] = dict.fromkeys(chosen.profiles, 0)
     tried = 0
-    for file, case, wrong in trials(chosen.library.absolute(), chosen.profiles, chosen.case or list(CASES)):
+    for file, case, trial in trials(chosen.library.absolute(), chosen.profiles, chosen.case or list(CASES)):
         tried += 1
-        failed[file] += bool(wrong)
-        print(f"{'/'.join(file.parts[-2:])}, {case}: {'; '.join(wrong) or 'as it must be'}", flush=True)
+        failed[file] += bool(trial.wrong)
+        shown = "; ".join(trial.wrong) or "as it must be"
+        partial = f" ({trial.partial} energies in part)" if trial.partial else ""
+        print(f"{'/'.join(file.parts[-2:])}, {case}: {shown}{partial}", flush=True)
     figures = {
         "mock.profiles.failed": count(sum(map(bool, failed.values())), len(failed)),
         "mock.cases.failed": count(sum(failed.values()), tried),
