@@ -7,7 +7,8 @@ EXTRAS = {
     **dict.fromkeys(("jinja2", "numpy", "perfetto", "plotly", "polars", "rich", "scipy", "threadpoolctl"), "report"),
     **dict.fromkeys(("prometheus_client", "pynvml", "textual"), "live"),
     "optuna": "tune",
-    "duckdb": "fleet",
+    **dict.fromkeys(("duckdb", "fsspec"), "fleet"),
+    "s3fs": "s3",
     "opentelemetry": "otlp",
 }
 OF_VERBS = {"tune": "tune", "top": "live", "export": "live", "index": "fleet", "fleet": "fleet"}
