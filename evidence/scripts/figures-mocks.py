@@ -25,7 +25,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -218,9 +219,8 @@ class Trial:
         """What Prometheus reads: its linter, and each sample of a GPU."""
         linted = subprocess.run(["promtool", "check", "metrics"], input=text, text=True, capture_output=True)
         self.expect("promtool", (linted.returncode, linted.stdout + linted.stderr), (0, ""))
-        for name, uuid, value in re.findall(r'^(powerccl_gpu_\w+){[^}]*uuid="([^"]+)"[^}]*} (\S+)$', text, re.M):
-            if uuid not in self.uuids:  # another job of this machine
-                continue
+        own = "\n".join(line for line in text.splitlines() if f'run="{self.folder}/' in line)
+        for name, uuid, value in re.findall(r'^(powerccl_gpu_\w+){[^}]*uuid="([^"]+)"[^}]*} (\S+)$', own, re.M):
             if name == "powerccl_gpu_power_watts":
                 self.expect(f"export's power of {uuid}", float(value), self.watts if uuid not in self.lost else None)
             if name == "powerccl_gpu_energy_joules_total":
@@ -308,15 +308,12 @@ class Trial:
             self.wrong.append(f"{step.__name__}: {type(error).__name__}: {error}")
 
 
-def trials(library: Path, files: list[Path], cases: list[str]) -> Iterator[tuple[Path, str, Trial]]:
-    """Each profile with each case, after its trial."""
-    for file in files:
-        profile = yaml.safe_load(file.read_text())
-        for case in cases:
-            with tempfile.TemporaryDirectory(prefix="mocks-") as folder:
-                trial = Trial(library, profile, case, Path(folder))
-                trial.run()
-                yield file, case, trial
+def tried(library: Path, file: Path, case: str) -> Trial:
+    """A profile with a case, after its trial."""
+    with tempfile.TemporaryDirectory(prefix="mocks-") as folder:
+        trial = Trial(library, yaml.safe_load(file.read_text()), case, Path(folder))
+        trial.run()
+        return trial
 
 
 def main() -> None:
@@ -325,19 +322,21 @@ def main() -> None:
     parser.add_argument("library", type=Path, help="nvml-mock's libnvidia-ml.so.1")
     parser.add_argument("profiles", type=Path, nargs="+", help="its profiles")
     parser.add_argument("--case", action="append", choices=CASES, help="only these cases")
+    parser.add_argument("--jobs", type=int, default=1, help="cases at a time")
     parser.add_argument("--out", type=Path)
     chosen = parser.parse_args()
+    library = chosen.library.absolute()
+    of = [(file, case) for file in chosen.profiles for case in chosen.case or CASES]
     failed: dict[Path, int] = dict.fromkeys(chosen.profiles, 0)
-    tried = 0
-    for file, case, trial in trials(chosen.library.absolute(), chosen.profiles, chosen.case or list(CASES)):
-        tried += 1
-        failed[file] += bool(trial.wrong)
-        shown = "; ".join(trial.wrong) or "as it must be"
-        partial = f" ({trial.partial} energies in part)" if trial.partial else ""
-        print(f"{'/'.join(file.parts[-2:])}, {case}: {shown}{partial}", flush=True)
+    with ThreadPoolExecutor(chosen.jobs) as beside:
+        for (file, case), trial in zip(of, beside.map(lambda each: tried(library, *each), of), strict=True):
+            failed[file] += bool(trial.wrong)
+            shown = "; ".join(trial.wrong) or "as it must be"
+            partial = f" ({trial.partial} energies in part)" if trial.partial else ""
+            print(f"{'/'.join(file.parts[-2:])}, {case}: {shown}{partial}", flush=True)
     figures = {
         "mock.profiles.failed": count(sum(map(bool, failed.values())), len(failed)),
-        "mock.cases.failed": count(sum(failed.values()), tried),
+        "mock.cases.failed": count(sum(failed.values()), len(of)),
     }
     show(figures)
     write(chosen.out, figures)
