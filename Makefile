@@ -40,7 +40,7 @@ $(VENV)/.build: pyproject.toml requirements.lock tools/list-requirements.py
 
 $(VENV)/.run: $(VENV)/.build
 	echo "fetching Python packages (once)"
-	$(BIN)/python tools/list-requirements.py pyproject.toml dependencies report live tune fleet > $(VENV)/run.txt
+	$(BIN)/python tools/list-requirements.py pyproject.toml dependencies report live tune fleet otlp > $(VENV)/run.txt
 	$(LOCKED) $(VENV)/run.txt
 	$(BIN)/python tools/link-package.py $(VENV)
 	touch $@
@@ -54,7 +54,7 @@ $(VENV)/.ready: $(VENV)/.run
 # make lock    requirements.lock again, with the newest versions that pyproject.toml allows
 lock: $(VENV)/.build
 	$(PIP) uv
-	$(BIN)/python tools/list-requirements.py pyproject.toml build wheel dependencies report live tune fleet dev > $(VENV)/lock.txt
+	$(BIN)/python tools/list-requirements.py pyproject.toml build wheel dependencies report live tune fleet otlp dev > $(VENV)/lock.txt
 	$(BIN)/uv pip compile --quiet --upgrade --universal --python-version 3.10 --generate-hashes --no-annotate --no-header \
 	  $(VENV)/lock.txt --output-file $(VENV)/locked.txt
 	sed -e ':a' -e '/\\$$/{N;s/ *\\\n */ /;ba' -e '}' $(VENV)/locked.txt > requirements.lock

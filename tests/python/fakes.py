@@ -63,8 +63,8 @@ print("done", count)
 """
 
 GPUS_MODULE_JSON = (
-    '{"names": ["Tesla T4", "Tesla T4"], "driver": "580", "emulated": true, "reason": "", "energy_counter": true, '
-    '"power_reading": true, "clocks_mhz": [300, 480, 900, 1590]}'
+    '{"names": ["Tesla T4", "Tesla T4"], "driver": "580", "emulated": true, "reason": "", '
+    '"clocks_mhz": [300, 480, 900, 1590]}'
 )
 
 # What a profile asks of powerccld: every clock is granted.

@@ -12,8 +12,9 @@ from typing import Any
 import pytest
 from lease_daemon import FakeDaemon
 
+from powerccl.doctor import gpu_power
 from powerccl.doctor import mpi as mpi_checks
-from powerccl.doctor.checks import Check, check_daemon, check_gpus, check_power, check_ways
+from powerccl.doctor.checks import Check, check_daemon, check_energy, check_gpus, check_power, check_ways
 from powerccl.doctor.gpu_power import GpuPower, read_power
 from powerccl.doctor.nccl import POOL_BYTES, check_nccl, check_plugin, check_shared_memory, check_version
 from powerccl.launch.gpus import Gpus
@@ -66,7 +67,9 @@ def test_shared_memory_is_compared_with_what_kernel_events_need(
 
 
 class Nvml:
-    """An NVML of two GPUs; what `lacks` names it does not have."""
+    """An NVML of two GPUs."""
+
+    power_mw, energy_mj, gain_mj = 60_000, 5_000, 0
 
     def __init__(self, limits_w: tuple[float, float], profiles: int = 0, smoothing: int | None = None) -> None:
         self.limits_w, self.profiles, self.smoothing = limits_w, profiles, smoothing
@@ -92,6 +95,14 @@ class Nvml:
         limit._obj.value = 700_000
         return 0
 
+    def nvmlDeviceGetPowerUsage(self, device: Any, power: Any) -> int:  # noqa: N802
+        power._obj.value = self.power_mw
+        return 0
+
+    def nvmlDeviceGetTotalEnergyConsumption(self, device: Any, energy: Any) -> int:  # noqa: N802
+        energy._obj.value = self.energy_mj = self.energy_mj + self.gain_mj
+        return 0
+
     def nvmlDeviceWorkloadPowerProfileGetCurrentProfiles(self, device: Any, current: Any) -> int:  # noqa: N802
         assert current._obj.version == 0x01000064
         current._obj.enforced[0] = self.profiles
@@ -105,14 +116,37 @@ class Nvml:
 
 
 def test_what_bounds_the_power_is_read() -> None:
-    assert read_power(Nvml((700, 400))) == [GpuPower(700, 700), GpuPower(400, 700)]
-    assert read_power(Nvml((700, 700), 0b10000010, 1))[0] == GpuPower(700, 700, ("Max-Q", "LLM training"), True)
+    assert read_power(Nvml((700, 400))) == [GpuPower(700, 700, reads=True), GpuPower(400, 700, reads=True)]
+    assert read_power(Nvml((700, 700), 0b10000010, 1))[0] == GpuPower(
+        700, 700, ("Max-Q", "LLM training"), True, reads=True
+    )
     assert read_power(Nvml((700, 700), smoothing=0))[0].smoothing is False
     old = SimpleNamespace(
         **{name: getattr(Nvml((1, 1)), name) for name in ("nvmlInit_v2", "nvmlShutdown", "nvmlDeviceGetCount_v2")},
         nvmlDeviceGetHandleByIndex_v2=Nvml((1, 1)).nvmlDeviceGetHandleByIndex_v2,
     )
     assert read_power(old) == [GpuPower(), GpuPower()]
+
+
+def test_an_energy_counter_is_one_that_moves(monkeypatch: pytest.MonkeyPatch) -> None:
+    def energy_check(**changed: int) -> Check:
+        nvml = Nvml((0, (2**32 - 1) / 1000))
+        for name, value in changed.items():
+            setattr(nvml, name, value)
+        power = read_power(nvml)
+        assert {gpu.limit_w for gpu in power} == {None}, "0 and ones in all bits are no limits"
+        (check,) = check_energy(power)
+        return check
+
+    monkeypatch.setattr(gpu_power, "_COUNTER_S", 0.02)
+    assert energy_check(gain_mj=7).found.startswith("total-energy counter")
+    still = energy_check()
+    assert still.state == "ok" and still.found.startswith("power readings only")
+    nothing = energy_check(power_mw=2**32 - 1)
+    assert nothing.state == "missing" and nothing.found == "neither energy counter nor power reading"
+    (some,) = check_energy([GpuPower(counts=True), GpuPower()])
+    assert some.state == "missing" and "1 of 2 GPUs tell neither" in some.found
+    assert list(check_energy([])) == []
 
 
 def test_what_bounds_the_power_is_said() -> None:

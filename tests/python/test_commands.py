@@ -491,7 +491,13 @@ def test_recording_needs_no_extra(work: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "extra"), [(("report", "."), "report"), (("top", "--once"), "live"), (("tune", "--from", "."), "tune")]
+    ("words", "extra"),
+    [
+        (("report", "."), "report"),
+        (("top", "--once"), "live"),
+        (("tune", "--from", "."), "tune"),
+        (("export", "--otlp", "http://127.0.0.1:4318", "--once"), "otlp"),
+    ],
 )
 def test_a_verb_whose_extra_is_missing_names_it(work: Path, words: tuple[str, ...], extra: str) -> None:
     command = [sys.executable, "-c", EXTRAS_MISSING, *words]
@@ -502,7 +508,8 @@ def test_a_verb_whose_extra_is_missing_names_it(work: Path, words: tuple[str, ..
 
 def test_extras_are_those_of_the_package() -> None:
     text = (Path(__file__).parents[2] / "pyproject.toml").read_text()
-    renamed = {"nvidia_ml_py": "pynvml"}
+    sdk = ("opentelemetry_sdk", "opentelemetry_exporter_otlp_proto_http")
+    renamed = {"nvidia_ml_py": "pynvml", **dict.fromkeys(sdk, "opentelemetry")}
     for extra in set(EXTRAS.values()):
         array = re.search(rf"^{extra} = \[(.*?)^\]", text, re.MULTILINE | re.DOTALL)
         assert array is not None

@@ -115,6 +115,15 @@ def test_a_counter_that_jumps_begins_again() -> None:
     assert energy.at(9 * 20 * MS) == pytest.approx(10**6 + 18)
 
 
+def test_a_counter_that_stands_still_leaves_it_to_power() -> None:
+    energy = GpuEnergy({"interval_ns": str(20 * MS)})
+    for tick in range(300):
+        energy.take(tick * 20 * MS, 500_000_000, 100_000)
+    later, last = energy.at(200 * 20 * MS), energy.at(299 * 20 * MS)
+    assert later is not None and last is not None
+    assert last - later == pytest.approx(99 * 0.02 * 100)
+
+
 def test_a_rank_that_comes_late_begins_a_new_window(tmp_path: Path, clock: Clock) -> None:
     run = Growing(tmp_path / "run", clock)
     late = tmp_path / "run" / "rank-1.trace"
@@ -311,3 +320,7 @@ def test_nvml_counts_the_gpus_of_the_job(clock: Clock, monkeypatch: pytest.Monke
     assert len(shown) == 3
     assert shown[0]["powerccl/watts"] == pytest.approx(2 + 3)  # GPUs 1 and 2 draw 2 and 3 W
     assert shown[0]["powerccl/joules_per_token"] == pytest.approx(5 / 20)
+    for second in range(131, 160):  # the counters stand still: nothing is known of this time, and 0 J is no figure
+        clock.now_ns = second * 1000 * MS
+        assert own.step(tokens=10) == {}
+    assert own.close()["powerccl/mean_watts"] == pytest.approx(2 + 3)

@@ -11,6 +11,7 @@ from printing import printed
 from synthetic import HOST, MS, TraceWriter, mpi_run, mpi_trace, training_run, write_info, write_power
 
 from powerccl.analysis.summary import summarise
+from powerccl.live.gpus import GpuState
 from powerccl.live.job import Watcher
 from powerccl.live.run_folder import HEAD_RECORDS, TAIL_RECORDS, LiveRun, LiveSamples, LiveTrace, select
 from powerccl.live.snapshot import NodeView
@@ -327,3 +328,20 @@ def test_looking_costs_little(tmp_path: Path) -> None:
         spent_s.append(time.process_time() - begin_s)
     assert len(job.ranks) == 8
     assert sorted(spent_s)[len(spent_s) // 2] < 0.1
+
+
+@pytest.mark.parametrize("energy_uj", ["500000000", "-1"], ids=["stands still", "none"])
+def test_without_a_counter_that_moves_power_counts(energy_uj: str) -> None:
+    gpu = GpuState({"interval_ns": str(20 * MS), "gpu0_power_limit_mw": "400000"}, 0)
+    known = []
+    for tick in range(300):  # 6 s at 100 W
+        time_ns = (tick + 1) * 20 * MS
+        gpu.take([{"time_ns": str(time_ns), "energy_uj": energy_uj, "power_mw": "100000", "gpu": "0"}])
+        known.append(gpu.used_until(20 * MS, time_ns))
+    assert known[50][0] is None and known[50][1] == pytest.approx(1.0)  # it may still move
+    joules, missing_s = known[-1]
+    assert joules == pytest.approx(100 * 299 * 0.02) and missing_s == 0
+    totals = [joules or 0 for joules, _ in known]
+    assert totals == sorted(totals)
+    # What is not sampled any more is missing again.
+    assert gpu.used_until(20 * MS, 306 * 20 * MS + 5000 * MS)[1] > 5

@@ -196,6 +196,7 @@ void LeaseTable::set_done(Device& device, const Job& job, const Outcome& outcome
       device.changed = true;  // the driver failed, so who knows
       device.restore_due = true;
     } else if (!device.changed) {
+      device.restore_due = false;  // its lease ended meanwhile, and nothing was set for it
       forget_mark(device);
     }
   }

@@ -11,6 +11,7 @@
 #include <cstring>
 #include <exception>
 
+#include "abi/helper.h"
 #include "daemon/config.h"
 #include "daemon/gpu_driver.h"
 #include "daemon/log.h"
@@ -79,6 +80,15 @@ void ignore_signals() {
     sigaction(number, &ignore, nullptr);
 }
 
+// Before NVML is loaded, which may start threads: one that did not block SIGTERM would take it, and the process would
+// end with clocks set.
+void take_signals(sigset_t* ending) {
+  sigemptyset(ending);
+  sigaddset(ending, SIGTERM);
+  sigaddset(ending, SIGINT);
+  powerccl_take_signals(ending);
+}
+
 // A connection takes two descriptors, and administrators' are counted apart. The rest is for files that users pass.
 void make_room(Config* config) {
   constexpr rlim_t kOthers = 1024;
@@ -128,6 +138,7 @@ int run(const Options& options) {
   about.usual_max_mhz = static_cast<uint32_t>(config.gpu_usual_max_mhz);
   about.device_files = config.gpu_device_files;
   about.dry = settings.dry;
+  take_signals(&settings.ending);
   GpuDriver gpus;
   if (!gpus.open(about, &reason)) {
     log(kError, "cannot lease GPUs: %s", reason.c_str());

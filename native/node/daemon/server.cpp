@@ -13,7 +13,6 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <csignal>
 #include <cstddef>
 #include <cstdint>
 #include <cstdio>
@@ -21,19 +20,15 @@
 #include <cstring>
 #include <utility>
 
-#include "abi/helper.h"
 #include "daemon/clock.h"
 #include "daemon/log.h"
 
 namespace powerccl::daemon {
 
+namespace {
+
 // systemd's notification protocol (sd_notify(3)): a datagram to the socket in NOTIFY_SOCKET.
 // "READY=1", "STOPPING=1", "WATCHDOG=1". Does nothing without systemd.
-void notify(const char* state);
-
-// How often systemd wants to hear WATCHDOG=1, halved so as to be in time; 0: never.
-int64_t watchdog_interval_ns();
-
 void notify(const char* state) {
   const char* path = std::getenv("NOTIFY_SOCKET");
   sockaddr_un address{};
@@ -48,6 +43,7 @@ void notify(const char* state) {
   close(socket);
 }
 
+// How often systemd wants to hear WATCHDOG=1, halved so as to be in time; 0: never.
 int64_t watchdog_interval_ns() {
   const char* microseconds = std::getenv("WATCHDOG_USEC");
   const char* pid = std::getenv("WATCHDOG_PID");
@@ -55,8 +51,6 @@ int64_t watchdog_interval_ns() {
   const long long interval = std::strtoll(microseconds, nullptr, 10);
   return interval > 0 ? interval * 1000 / 2 : 0;
 }
-
-namespace {
 
 constexpr int64_t kMs = 1'000'000;
 // For clocks to be restored at the end. By default systemd kills a unit after 90 s; a driver call takes milliseconds.
@@ -74,12 +68,7 @@ Server::Server(const ServerSettings& settings, StateFile* state, SocketPlace* pl
     : settings_(settings), state_(state), place_(place), driver_(driver), table_(this), unsent_(kMostUnsentBytes) {
   epoll_ = epoll_create1(EPOLL_CLOEXEC);
   bell_ = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-  sigset_t ending;
-  sigemptyset(&ending);
-  sigaddset(&ending, SIGTERM);
-  sigaddset(&ending, SIGINT);
-  powerccl_take_signals(&ending);
-  signals_ = signalfd(-1, &ending, SFD_CLOEXEC | SFD_NONBLOCK);
+  signals_ = signalfd(-1, &settings.ending, SFD_CLOEXEC | SFD_NONBLOCK);
   timer_ = timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK);
   // The only event that all threads see, as often as they look: everything is over.
   epoll_event event{};

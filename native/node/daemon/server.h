@@ -8,6 +8,7 @@
 #pragma once
 #include <atomic>
 #include <condition_variable>
+#include <csignal>
 #include <cstdint>
 #include <deque>
 #include <functional>
@@ -50,6 +51,7 @@ struct ServerSettings {
   Config config;
   bool dry = false, emulated = false;
   bool by_pipe = false;  // lives by its standard input, says `ready` on standard output
+  sigset_t ending{};     // signals that end it; all threads block them
 };
 
 // Reading all clocks for a status keeps the driver from setting them for about a millisecond. So many such readings a

@@ -77,6 +77,9 @@ def items(slurm: bool, root: Path) -> list[Item]:
         Item("etc/systemd/system/powerccld.service", text("systemd/powerccld.service").encode()),
         Item("etc/powerccl/powerccld.toml", config.encode()),
         Item("usr/local/share/powerccl/grafana-powerccl.json", text("prometheus/grafana-powerccl.json").encode()),
+        Item(
+            "usr/local/share/powerccl/grafana-powerccl-fleet.json", text("fleet/grafana-powerccl-fleet.json").encode()
+        ),
     ]
     for name in ("prolog", "epilog") if slurm else ():
         script = text(f"slurm/{name}").replace(INSTALLED_COMMAND, _command(root)).encode()

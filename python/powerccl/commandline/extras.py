@@ -7,7 +7,9 @@ EXTRAS = {
     **dict.fromkeys(("jinja2", "numpy", "perfetto", "plotly", "polars", "rich", "scipy", "threadpoolctl"), "report"),
     **dict.fromkeys(("prometheus_client", "pynvml", "textual"), "live"),
     "optuna": "tune",
-    "duckdb": "fleet",
+    **dict.fromkeys(("duckdb", "fsspec"), "fleet"),
+    "s3fs": "s3",
+    "opentelemetry": "otlp",
 }
 OF_VERBS = {"tune": "tune", "top": "live", "export": "live", "index": "fleet", "fleet": "fleet"}
 
@@ -18,7 +20,8 @@ def extra_of(error: ModuleNotFoundError) -> str | None:
 
 
 def not_installed(error: ModuleNotFoundError, verb: str = "") -> tuple[str, str]:
-    """A sentence on a missing package of an extra, and what to do. An extra of the verb brings what all need."""
-    extra = OF_VERBS.get(verb) or extra_of(error)
+    """A sentence on a missing package of an extra, and what to do. An extra of the verb brings what all of it needs."""
+    of_package = extra_of(error)
+    extra = of_package if of_package == "otlp" else OF_VERBS.get(verb) or of_package
     hint = f"pip install 'powerccl[{extra}]', or powerccl[all] for all verbs"
     return f"this needs {error.name}, which is not installed", hint

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from powerccl.commandline.output import say
-from powerccl.errors import PowercclError
+from powerccl.errors import PowercclError, UsageError
 from powerccl.quantities import plural
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 @click.command("index")
-@click.argument("root", type=click.Path(path_type=Path), metavar="ROOT")
+@click.argument("root", metavar="ROOT")
 @click.option(
     "--to", type=click.Path(path_type=Path), metavar="DIR", help="Folder of the index.  [default: ROOT/.fleet]"
 )
@@ -29,21 +29,24 @@ if TYPE_CHECKING:
     " missing. Takes seconds a run.",
 )
 @click.option("-q", "--quiet", is_flag=True, help="Print nothing but errors.")
-def command(root: Path, to: Path | None, analyse: bool, quiet: bool) -> int:
+def command(root: str, to: Path | None, analyse: bool, quiet: bool) -> int:
     """Keep a table of all recorded runs as Parquet.
 
-    It looks at all run folders below ROOT and reads those that are new or have changed. It writes nothing in run
-    folders. Run it once, or every hour by cron. `powerccl fleet` asks the index, and so does any engine that reads
-    Parquet.
+    It looks at all run folders below ROOT and reads those that are new or have changed. ROOT is a directory, or the
+    address of an object store, such as s3://bucket/runs. It writes nothing in run folders. Run it once, or every hour
+    by cron. `powerccl fleet` asks the index, and so does any engine that reads Parquet.
 
     \b
     powerccl index /scratch --to /data/powerccl
     powerccl index runs --analyse
+    powerccl index s3://bucket/runs --to /data/powerccl
     """  # noqa: D301 - click's mark for text that is not to be wrapped
     from powerccl.fleet.index import index
     from powerccl.fleet.store import FOLDER
 
-    folder = to or root / FOLDER
+    if to is None and "://" in root:
+        raise UsageError(f"an index is a folder of a file system, and {root} is none", "name one: --to DIR")
+    folder = to or Path(root) / FOLDER
     try:
         done = index(root, folder, _analyse if analyse else None, (lambda _: None) if quiet else say)
     except OSError as error:
@@ -58,7 +61,7 @@ def command(root: Path, to: Path | None, analyse: bool, quiet: bool) -> int:
             say(f"{plural(done.failed, 'run')} could not be read; the index says why in the column `error`")
     if done.unreadable:
         more = f" and {len(done.unreadable) - 1:,} more" if len(done.unreadable) > 1 else ""
-        raise PowercclError(f"cannot list {done.unreadable[0]}{more}", "what the index has of it stays")
+        raise PowercclError(f"cannot read {done.unreadable[0]}{more}", "what the index has of it stays")
     return 0
 
 

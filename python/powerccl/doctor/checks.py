@@ -42,14 +42,6 @@ def check_gpus(gpus: Gpus, leases: bool = False) -> Iterator[Check]:
         return
     word = "emulated, " if gpus.emulated else ""
     yield Check("GPUs", "ok", f"{gpus.describe()} ({word}driver {gpus.driver})")
-    if gpus.energy_counter:
-        yield Check("energy", "ok", "total-energy counter (exact at any sampling interval)")
-    elif gpus.power_reading:
-        yield Check(
-            "energy", "ok", "power readings only; energy is integrated from samples", "Volta and newer GPUs count it"
-        )
-    else:
-        yield Check("energy", "missing", "neither energy counter nor power reading", "use GPUs that report power")
     if not gpus.clocks_mhz:
         yield Check("clocks", "missing", "NVML lists no clocks", "policies decide clocks here but set none")
         return
@@ -61,6 +53,23 @@ def check_gpus(gpus: Gpus, leases: bool = False) -> Iterator[Check]:
     else:
         advice = "run as root (CAP_SYS_ADMIN), or have powerccld installed, which sets clocks for users"
         yield Check("clocks", "missing", f"{span}; this user may not set them", advice)
+
+
+def check_energy(gpus: Sequence[GpuPower]) -> Iterator[Check]:
+    """Where the energy of these GPUs is known from."""
+    known = sum(gpu.counts or gpu.reads for gpu in gpus)
+    if known and known == sum(gpu.counts for gpu in gpus):
+        source, advice = "total-energy counter (exact at any sampling interval)", ""
+    else:
+        source = "power readings only; energy is integrated from samples"
+        advice = "Volta and newer GPUs count it, unless their energy counter stands still"
+    if known < len(gpus):
+        source = f"{source}; {len(gpus) - known} of {plural(len(gpus), 'GPU')} tell neither energy nor power"
+        advice = "their energy is not known: check them by nvidia-smi -q -d POWER"
+    if gpus and not known:
+        source = "neither energy counter nor power reading"
+    if gpus:
+        yield Check("energy", "ok" if known == len(gpus) else "missing", source, advice)
 
 
 def check_power(gpus: Sequence[GpuPower]) -> Iterator[Check]:

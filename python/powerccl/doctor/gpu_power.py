@@ -1,12 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What bounds the power of this machine's GPUs, through NVML: limits, workload power profiles, power smoothing.
+"""What NVML reports of the power of this machine's GPUs, and what bounds it: limits, profiles, power smoothing.
 
-All of it is set by administrators and read only here. It changes what a GPU draws, and with it what lower clocks save.
+The bounds are set by administrators and read only here. They change what a GPU draws, and with it what lower clocks
+save.
 """
 
 from __future__ import annotations
 
 import ctypes
+import time
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,6 +20,10 @@ PROFILES = (  # nvmlPowerProfileType_t
 )
 _SMOOTHING_ENABLED = 256  # NVML_FI_PWR_SMOOTHING_ENABLED
 _MASK_WORDS = 8  # nvmlMask255_t
+_NOT_AVAILABLE = 2**32 - 1  # how NVML marks a value that it does not have
+# How long an energy counter may stand still. Counters of today move every 20 to 100 ms. At half, a counter that was
+# read late seems to stand still. At double, doctor waits longer on machines whose counters do.
+_COUNTER_S = 0.3
 
 
 class _CurrentProfiles(ctypes.Structure):
@@ -44,12 +50,17 @@ class _FieldValue(ctypes.Structure):
 
 @dataclass(frozen=True)
 class GpuPower:
-    """Of one GPU. None: not known, as where driver or GPU do not have it."""
+    """Of one GPU. None: not known, as where driver or GPU do not have it.
+
+    counts: whether its energy counter moves. reads: whether it tells its power.
+    """
 
     limit_w: float | None = None
     default_limit_w: float | None = None
     profiles: tuple[str, ...] = ()  # workload power profiles that are enforced
     smoothing: bool | None = None
+    counts: bool = False
+    reads: bool = False
 
 
 def query_power(library: str = NVML) -> list[GpuPower]:
@@ -69,7 +80,8 @@ def read_power(nvml: Any) -> list[GpuPower]:
     """
     if nvml.nvmlInit_v2():
         return []
-    readings, count = [], ctypes.c_uint()
+    readings: list[GpuPower] = []
+    count = ctypes.c_uint()
     if nvml.nvmlDeviceGetCount_v2(ctypes.byref(count)) == 0:
         for index in range(count.value):
             device = ctypes.c_void_p()
@@ -80,6 +92,8 @@ def read_power(nvml: Any) -> list[GpuPower]:
                         _watts(nvml, "nvmlDeviceGetPowerManagementDefaultLimit", device),
                         _profiles(nvml, device),
                         _smoothing(nvml, device),
+                        _counts(nvml, device),
+                        _watts(nvml, "nvmlDeviceGetPowerUsage", device) is not None,
                     )
                 )
     nvml.nvmlShutdown()
@@ -89,7 +103,23 @@ def read_power(nvml: Any) -> list[GpuPower]:
 def _watts(nvml: Any, function: str, device: ctypes.c_void_p) -> float | None:
     milliwatts = ctypes.c_uint()
     ask = getattr(nvml, function, None)
-    return milliwatts.value / 1000 if ask is not None and ask(device, ctypes.byref(milliwatts)) == 0 else None
+    if ask is None or ask(device, ctypes.byref(milliwatts)) != 0 or milliwatts.value in (0, _NOT_AVAILABLE):
+        return None
+    return milliwatts.value / 1000
+
+
+def _counts(nvml: Any, device: ctypes.c_void_p) -> bool:
+    """Whether the total-energy counter moves: a GPU always draws power, and some drivers answer with a constant."""
+    first, now = ctypes.c_ulonglong(), ctypes.c_ulonglong()
+    ask = getattr(nvml, "nvmlDeviceGetTotalEnergyConsumption", None)
+    if ask is None or ask(device, ctypes.byref(first)) != 0:
+        return False
+    end_s = time.monotonic() + _COUNTER_S
+    while time.monotonic() < end_s:
+        if ask(device, ctypes.byref(now)) == 0 and now.value > first.value:
+            return True
+        time.sleep(0.01)
+    return False
 
 
 def _profiles(nvml: Any, device: ctypes.c_void_p) -> tuple[str, ...]:

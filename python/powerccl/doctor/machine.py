@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from importlib import metadata, util
 from pathlib import Path
 
-from powerccl.doctor.checks import Check, check_daemon, check_gpus, check_power, check_ways
+from powerccl.doctor.checks import Check, check_daemon, check_energy, check_gpus, check_power, check_ways
 from powerccl.doctor.gpu_power import query_power
 from powerccl.doctor.mpi import check_mpi
 from powerccl.doctor.nccl import check_nccl
@@ -40,7 +40,9 @@ def check_machine() -> list[Check]:
     gpus = query_gpus()
     daemon = check_daemon(socket_path(os.environ))
     checks += check_gpus(gpus, leases=daemon.state == "ok")
-    checks += check_power(query_power())
+    power = query_power()
+    checks += check_energy(power)
+    checks += check_power(power)
     checks += check_ways(gpus.names)
     checks.append(daemon)
     checks += check_nccl(native, len(gpus.names))

@@ -1,30 +1,27 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A pass over all run folders below a directory: what is new or changed is read, the rest is only looked at."""
+"""A pass over all run folders of a place: what is new or changed is read, the rest is only looked at."""
 
 from __future__ import annotations
 
 import datetime
-import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from powerccl.errors import PowercclError
-from powerccl.fleet.read import Analyse, key_of, read_folder, stamp_of
+from powerccl.fleet.read import Analyse, key_of, read_folder
 from powerccl.fleet.schema import TABLES, Rows
+from powerccl.fleet.source import Directory, ObjectStore
 from powerccl.fleet.store import known_runs, open_index, write_rows, writing
-from powerccl.traces.run_info import ID_FILE, RUN_FILE
 
 # Runs that are read between two writes. What is not written when a pass is killed is read again: about ten seconds. At
 # half, a first pass writes the same days twice as often. At double, it takes twice as much memory, a gigabyte.
 BATCH = 20_000
 BATCH_ANALYSED = 50  # an analysis takes seconds
-RUN_FILES = (RUN_FILE, ID_FILE)
 
 
 @dataclass
 class Pass:
-    """What a pass did. `unreadable`: directories that could not be listed, with the reason."""
+    """What a pass did. `unreadable`: what could not be listed or fetched, with the reason."""
 
     seen: int = 0
     read: int = 0
@@ -35,25 +32,21 @@ class Pass:
     days: int = 0
 
 
-def index(root: Path, to: Path, analyse: Analyse | None, say: Callable[[str], None]) -> Pass:
-    """Bring the index in `to` up to date with the run folders below `root`.
+def index(root: Path | str, to: Path, analyse: Analyse | None, say: Callable[[str], None]) -> Pass:
+    """Bring the index in `to` up to date with the run folders below `root`: a directory, or an address for fsspec.
 
     Raises:
         PowercclError: `root` cannot be read, or another process writes the index.
         OSError: the index cannot be written.
     """
-    root = root.resolve()
-    try:
-        os.scandir(root).close()
-    except OSError as error:
-        raise PowercclError(f"cannot read {root}: {error.strerror}", "name the directory of run folders") from error
+    source = ObjectStore(str(root)) if "://" in str(root) else Directory(Path(root))
     open_index(to, make=True)
     with writing(to):
-        return _pass(root, to, analyse, say)
+        return _pass(source, to, analyse, say)
 
 
-def _pass(root: Path, to: Path, analyse: Analyse | None, say: Callable[[str], None]) -> Pass:
-    done, known = Pass(), known_runs(to)
+def _pass(source: Directory | ObjectStore, to: Path, analyse: Analyse | None, say: Callable[[str], None]) -> Pass:
+    done, known = Pass(unreadable=source.unreadable), known_runs(to)
     now = datetime.datetime.now(datetime.timezone.utc).replace(tzinfo=None)
     rows: Rows = {table: [] for table in TABLES}
     seen: set[int] = set()
@@ -68,59 +61,30 @@ def _pass(root: Path, to: Path, analyse: Analyse | None, say: Callable[[str], No
             table.clear()
         say(f"{done.read:,} runs are read")
 
-    for folder in run_folders(str(root), done.unreadable):
-        run, stamp = key_of(folder), stamp_of(folder)
+    for folder, stamp in source.runs():
+        run = key_of(folder)
         seen.add(run)
         have = known.get(run)
         if have and have.stamp == stamp and not have.removed and (have.analysed or analyse is None):
             continue
         try:
-            read_folder(folder, stamp, now, analyse, rows)
-        except OSError:  # it was removed just now
+            with source.local(folder, analyse is not None) as copy:
+                read_folder(folder, stamp, now, analyse, rows, copy)
+        except OSError as error:
             seen.discard(run)
+            if not isinstance(error, (FileNotFoundError, NotADirectoryError)):  # those were removed just now
+                done.unreadable.append(f"{folder}: {error}")
         if len(rows["runs"]) >= batch:
             write()
     if rows["runs"]:
         write()
     done.seen = len(seen)
-    below = f"{root}{os.sep}"
     gone = [
         run
         for run, each in known.items()
-        if run not in seen and not each.removed and each.folder.startswith(below) and _is_gone(each.folder)
+        if run not in seen and not each.removed and each.folder.startswith(source.below) and source.is_gone(each.folder)
     ]
     done.removed = len(gone)
     if gone:
         done.days += write_rows(to, {table: [] for table in TABLES}, known, gone)
     return done
-
-
-def run_folders(root: str, unreadable: list[str]) -> Iterator[str]:
-    """Run folders below a directory, those of one directory by name. Links and hidden directories are not followed."""
-    below = []
-    is_run = False
-    try:
-        with os.scandir(root) as entries:
-            for entry in entries:
-                if entry.name in RUN_FILES:
-                    is_run = True
-                elif not entry.name.startswith(".") and entry.is_dir(follow_symlinks=False):
-                    below.append(entry.path)
-    except OSError as error:
-        unreadable.append(f"{root}: {error.strerror}")
-    if is_run:
-        yield root
-        return
-    for path in sorted(below):
-        yield from run_folders(path, unreadable)
-
-
-def _is_gone(folder: str) -> bool:
-    """Whether a folder is not there, and not only out of reach."""
-    try:
-        Path(folder).lstat()
-    except (FileNotFoundError, NotADirectoryError):
-        return True
-    except OSError:
-        return False
-    return False

@@ -71,19 +71,26 @@ def _stamp(path: str) -> str:
     return f"{about.st_mtime_ns}:{about.st_size}"
 
 
-def read_folder(folder: str, stamp: str, now: datetime.datetime, analyse: Analyse | None, rows: Rows) -> None:
-    """Append a run's rows to the tables.
+def read_info(path: Path) -> tuple[RunInfo | None, str]:
+    """run.json of a folder, or why there is none."""
+    try:
+        return parse_run_info(read_bytes(path / RUN_FILE, MOST_INFO)), ""
+    except FileNotFoundError:
+        return None, f"{RUN_FILE} is missing"
+    except (OSError, ValueError) as why:
+        return None, f"{RUN_FILE}: {getattr(why, 'strerror', None) or why}"
+
+
+def read_folder(
+    folder: str, stamp: str, now: datetime.datetime, analyse: Analyse | None, rows: Rows, copy: Path | None = None
+) -> None:
+    """Append a run's rows to the tables. `copy`: of a folder in an object store, which says nothing of its owner.
 
     Raises:
         OSError: the folder itself is gone.
     """
-    path, error, info, summary, traced = Path(folder), "", None, None, None
-    try:
-        info = parse_run_info(read_bytes(path / RUN_FILE, MOST_INFO))
-    except FileNotFoundError:
-        error = f"{RUN_FILE} is missing"
-    except (OSError, ValueError) as why:
-        error = f"{RUN_FILE}: {getattr(why, 'strerror', None) or why}"
+    path, summary, traced = copy or Path(folder), None, None
+    info, error = read_info(path)
     if not error:
         try:
             summary = read_summary(path / SUMMARY_FILE)
@@ -91,7 +98,7 @@ def read_folder(folder: str, stamp: str, now: datetime.datetime, analyse: Analys
             pass
         except (OSError, msgspec.MsgspecError) as why:
             error = f"{SUMMARY_FILE}: {getattr(why, 'strerror', None) or why}"
-    wanted = analyse is not None and info is not None and _ended(path, info)
+    wanted = analyse is not None and info is not None and has_ended(info, _newest_s(path, copy is not None))
     if wanted and analyse is not None:
         try:
             traced = analyse(path, summary)
@@ -99,32 +106,38 @@ def read_folder(folder: str, stamp: str, now: datetime.datetime, analyse: Analys
         except Exception as why:  # a run that breaks the analysis must not break the index
             error = f"not analysed: {one_line(why)}"
     own: Rows = {table: [] for table in rows}
+    place = folder, path.stat(), copy is None
     try:
-        run = _run_row(path, info or RunInfo([]), summary, traced, stamp, now, clean.field(error)[:500], wanted)
+        run = _run_row(place, info or RunInfo([]), summary, traced, stamp, now, clean.field(error)[:500], wanted)
         if summary:
             _details(run, summary, traced, own)
     except (ArithmeticError, TypeError, ValueError) as why:  # figures that no run has must not stop the index
-        run = _run_row(path, RunInfo([]), None, None, stamp, now, f"not read: {one_line(why)}", wanted)
+        run = _run_row(place, RunInfo([]), None, None, stamp, now, f"not read: {one_line(why)}", wanted)
         own = {table: [] for table in rows}
     own["runs"].append(run)
     for table, of_run in own.items():
         rows[table] += of_run
 
 
-def _ended(folder: Path, info: RunInfo) -> bool:
-    """Whether a run has its end, or was killed some time ago."""
+def has_ended(info: RunInfo, newest_s: float) -> bool:
+    """Whether a run has its end, or was killed some time ago. `newest_s`: when its files last changed, Unix time."""
     if info.end_ns or info.simulated:
         return True
-    newest = 0.0
+    return datetime.datetime.now().timestamp() - newest_s > QUIET_S
+
+
+def _newest_s(folder: Path, is_copy: bool) -> float:
+    """When a file of a folder last changed, Unix time; a copy says it by its own time."""
+    newest = folder.stat().st_mtime if is_copy else 0.0
     with contextlib.suppress(OSError), os.scandir(folder) as entries:
         for entry in entries:
             with contextlib.suppress(OSError):
                 newest = max(newest, entry.stat(follow_symlinks=False).st_mtime)
-    return datetime.datetime.now().timestamp() - newest > QUIET_S
+    return newest
 
 
 def _run_row(
-    folder: Path,
+    place: tuple[str, os.stat_result, bool],
     info: RunInfo,
     summary: RunSummary | None,
     traced: Analysed | None,
@@ -133,7 +146,7 @@ def _run_row(
     error: str,
     analysed: bool,
 ) -> Run:
-    about = folder.stat()
+    folder, about, owned = place
     started = _started(info.started_at)
     # Until the year 9999, which is all that a date can hold.
     changed = datetime.datetime.fromtimestamp(min(max(about.st_mtime, 0), 253e9), datetime.timezone.utc)
@@ -143,12 +156,12 @@ def _run_row(
     names = sorted({gpu.name for gpu in it.gpus if gpu.name})
     whole = traced.iterations[0] if traced and len(traced.iterations) == 1 else None
     return Run(
-        run=key_of(str(folder)),
-        folder=clean.field(str(folder)),
+        run=key_of(folder),
+        folder=clean.field(folder),
         name=_text(info.name),
         program=_text(program_of(info.command)),
-        user_name=user_name(about.st_uid),
-        group_name=group_name(about.st_gid),
+        user_name=user_name(about.st_uid) if owned else _text(info.user),
+        group_name=group_name(about.st_gid) if owned else "",
         day=day,
         started_at=started,
         host=info.host,

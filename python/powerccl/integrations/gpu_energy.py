@@ -17,6 +17,8 @@ GAP_PERIODS = 10
 # W of one GPU: a counter that gains more has jumped. Boards of today draw 1.4 kW at most. At half, a peak of a coming
 # board could pass for a jump. At double, a jump within one second adds up to 10 kJ unseen.
 MOST_WATTS = 5000.0
+# A counter that stands still for longer counts nothing: a GPU always draws power. As LEAST_STALE_NS in live/gpus.py.
+STILL_NS = 2_000_000_000
 
 
 class GpuEnergy:
@@ -28,7 +30,8 @@ class GpuEnergy:
         self.joules: list[float] = []
         self.breaks = 0
         self._gap_ns = GAP_PERIODS * max(number_of(about, "interval_ns"), 1)
-        self._counts: bool | None = None  # whether it has a counter: the first sample says so
+        self._counts: bool | None = None  # whether it has a counter that moves: the first samples say so
+        self._moved_ns = 0  # the counter's last change
         self._read: tuple[int, int, float] | None = None  # the counter's last reading: ns, uJ, integral then
         self._changed = True  # at that reading
         self._power: tuple[int, int] | None = None  # the last power sample: ns, mW
@@ -98,13 +101,16 @@ class GpuEnergy:
         if read is None or gained < 0 or gained / 1e6 > MOST_WATTS * (time_ns - read[0]) / 1e9:
             self._restart()
             self._add(time_ns, energy_uj / 1e6)
-            self._changed = True
+            self._changed, self._moved_ns = True, time_ns
             return
         if gained == 0:
             self._changed = False
+            if time_ns - self._moved_ns > max(STILL_NS, self._gap_ns):
+                self._counts = False
+                self._restart()
             return
         at_ns = time_ns if self._changed or self._between else (read[0] + time_ns) // 2
-        self._changed = True
+        self._changed, self._moved_ns = True, time_ns
         self._follow_power(read, energy_uj / 1e6)
         self._add(at_ns, energy_uj / 1e6)
 

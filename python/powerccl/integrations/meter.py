@@ -140,7 +140,8 @@ class StepMeter:
         if self._last is None or not ended or ended[-1].time_ns - self._last.end.time_ns < max(window_ns, 1):
             return {}
         readings = source.at(ended[-1].time_ns)
-        if readings is None:
+        # A GPU always draws power: until each counter has moved, the window's energy is not known.
+        if readings is None or any(self._last.readings.get(gpu) == joules for gpu, joules in readings.items()):
             return {}
         latest = _Mark(ended[-1], readings)
         while self._waiting and self._waiting[0].time_ns <= latest.end.time_ns:

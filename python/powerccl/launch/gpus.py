@@ -28,9 +28,8 @@ class Gpus:
     driver: str = ""
     emulated: bool = False
     reason: str = ""
-    energy_counter: bool = False
-    power_reading: bool = False
-    clocks_mhz: list[int] = field(default_factory=list)  # SM clocks of the first GPU at its highest memory clock
+    # SM clocks of the first GPU that lists them, at its highest memory clock.
+    clocks_mhz: list[int] = field(default_factory=list)
 
     @property
     def name(self) -> str:
@@ -63,7 +62,7 @@ def _query(nvml: ctypes.CDLL) -> Gpus:
         return Gpus(reason=f"nvmlInit failed with error {status}")
     gpus = Gpus(emulated=hasattr(nvml, "powerccl_emulator_version"))
     text = ctypes.create_string_buffer(_NAME_BYTES)
-    if nvml.nvmlSystemGetDriverVersion(text, ctypes.c_uint(_NAME_BYTES)) == 0:
+    if _succeeds(nvml, "nvmlSystemGetDriverVersion", text, ctypes.c_uint(_NAME_BYTES)):
         gpus.driver = text.value.decode("utf-8", "replace")
     count = ctypes.c_uint()
     if nvml.nvmlDeviceGetCount_v2(ctypes.byref(count)) != 0:
@@ -72,14 +71,19 @@ def _query(nvml: ctypes.CDLL) -> Gpus:
         device = ctypes.c_void_p()
         if nvml.nvmlDeviceGetHandleByIndex_v2(ctypes.c_uint(index), ctypes.byref(device)) != 0:
             continue
-        if nvml.nvmlDeviceGetName(device, text, ctypes.c_uint(_NAME_BYTES)) == 0:
+        if _succeeds(nvml, "nvmlDeviceGetName", device, text, ctypes.c_uint(_NAME_BYTES)):
             gpus.names.append(text.value.decode("utf-8", "replace"))
-        if index == 0:
-            _abilities(nvml, device, gpus)
+        gpus.clocks_mhz = gpus.clocks_mhz or _clocks_mhz(nvml, device)
     nvml.nvmlShutdown()
     if not gpus.names and not gpus.reason:
         gpus.reason = "NVML finds no GPU"
     return gpus
+
+
+def _succeeds(nvml: ctypes.CDLL, function: str, *arguments: object) -> bool:
+    """Whether this NVML has the function, and a call of it succeeds."""
+    ask = getattr(nvml, function, None)
+    return ask is not None and ask(*arguments) == 0
 
 
 def nvlink_generation(library: str = NVML) -> int:
@@ -158,20 +162,17 @@ def _cuda_uuids() -> list[str]:
     return uuids
 
 
-def _abilities(nvml: ctypes.CDLL, device: ctypes.c_void_p, gpus: Gpus) -> None:
-    energy_mj, power_mw = ctypes.c_ulonglong(), ctypes.c_uint()
-    gpus.energy_counter = nvml.nvmlDeviceGetTotalEnergyConsumption(device, ctypes.byref(energy_mj)) == 0
-    gpus.power_reading = nvml.nvmlDeviceGetPowerUsage(device, ctypes.byref(power_mw)) == 0
+def _clocks_mhz(nvml: ctypes.CDLL, device: ctypes.c_void_p) -> list[int]:
     memory_mhz = (ctypes.c_uint * 64)()
     count = ctypes.c_uint(64)
-    if nvml.nvmlDeviceGetSupportedMemoryClocks(device, ctypes.byref(count), memory_mhz) != 0 or not count.value:
-        return
-    highest = max(memory_mhz[: count.value])
+    listed = _succeeds(nvml, "nvmlDeviceGetSupportedMemoryClocks", device, ctypes.byref(count), memory_mhz)
+    if not listed or not count.value:
+        return []
+    highest = ctypes.c_uint(max(memory_mhz[: count.value]))
     clocks_mhz = (ctypes.c_uint * 1024)()
     count = ctypes.c_uint(1024)
-    listed = nvml.nvmlDeviceGetSupportedGraphicsClocks(device, ctypes.c_uint(highest), ctypes.byref(count), clocks_mhz)
-    if listed == 0:
-        gpus.clocks_mhz = sorted(clocks_mhz[: count.value])
+    listed = _succeeds(nvml, "nvmlDeviceGetSupportedGraphicsClocks", device, highest, ctypes.byref(count), clocks_mhz)
+    return sorted(clocks_mhz[: count.value]) if listed else []
 
 
 def may_set_clocks() -> bool:

@@ -15,6 +15,9 @@ from powerccl.leases.client import SOCKET, SOCKET_VARIABLE, Device, Totals, conn
 from powerccl.live import processes
 from powerccl.live.snapshot import LiveGpu
 from powerccl.traces.plausible import MOST_WATTS
+from powerccl.traces.power import MOST_CLOCK_MHZ
+
+MOST_CELSIUS = 255
 
 
 class LeaseTable:
@@ -80,17 +83,22 @@ class NvmlReadings:
             except pynvml.NVMLError:
                 return None
 
-        power_mw = asked(pynvml.nvmlDeviceGetPowerUsage)
+        def known(most: float, call: Callable[..., Any], *arguments: object) -> Any:
+            """A reading; NVML marks values that it does not have by ones in all bits."""
+            value = asked(call, *arguments)
+            return value if value is not None and value <= most else None
+
+        power_mw = known(MOST_WATTS * 1e3, pynvml.nvmlDeviceGetPowerUsage)
         used = asked(pynvml.nvmlDeviceGetUtilizationRates)
         return LiveGpu(
             gpu=uuid,
             index=index,
             host=socket.gethostname(),
             name=str(asked(pynvml.nvmlDeviceGetName) or ""),
-            power_w=None if power_mw is None or power_mw > MOST_WATTS * 1e3 else power_mw / 1e3,
-            clock_mhz=asked(pynvml.nvmlDeviceGetClockInfo, pynvml.NVML_CLOCK_SM),
-            temperature_c=asked(pynvml.nvmlDeviceGetTemperature, pynvml.NVML_TEMPERATURE_GPU),
-            utilization_pct=None if used is None else int(used.gpu),
+            power_w=power_mw and power_mw / 1e3,
+            clock_mhz=known(MOST_CLOCK_MHZ, pynvml.nvmlDeviceGetClockInfo, pynvml.NVML_CLOCK_SM),
+            temperature_c=known(MOST_CELSIUS, pynvml.nvmlDeviceGetTemperature, pynvml.NVML_TEMPERATURE_GPU),
+            utilization_pct=None if used is None or used.gpu > 100 else int(used.gpu),
             age_s=0.0,
             source="nvml",
         )

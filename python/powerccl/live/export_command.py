@@ -29,20 +29,27 @@ from powerccl.live.exporter import PORT, parse_listen
     metavar="FILE",
     help="Write metrics to FILE instead, for node_exporter's textfile collector.",
 )
-@click.option("--once", is_flag=True, help="Print metrics once, or write --textfile once, and exit.")
-@seconds_option("interval", 1, 3600, 15.0, "Time between two writes of --textfile.")
+@click.option(
+    "--otlp",
+    default="",
+    metavar="URL",
+    help="Push metrics to an OpenTelemetry collector instead, by OTLP over HTTP.",
+)
+@click.option("--once", is_flag=True, help="Print metrics once, or write or push them once, and exit.")
+@seconds_option("interval", 1, 3600, 15.0, "Time between two writes of --textfile, or two pushes.")
 @seconds_option("keep", 0, 86400, 300.0, "How long metrics of a job stay after it ends.")
 @more_runs_option("export")
 def command(
     names: tuple[str, ...],
     listen: str,
     textfile: str,
+    otlp: str,
     once: bool,
     interval_s: float,
     keep_s: float,
     runs_dir: Path | None,
 ) -> int:
-    """Export metrics of jobs and of powerccld to Prometheus.
+    """Export metrics to Prometheus or OpenTelemetry.
 
     Export finds your running jobs by their processes (as root: all users' jobs), and asks the node's powerccld for its
     leases. With RUN, it exports these run folders instead. It reads the files of a run at each scrape, and runs until
@@ -52,16 +59,19 @@ def command(
     powerccl export --once
     powerccl export --listen 19487
     powerccl export --textfile /var/lib/node_exporter/powerccl-jobs.prom
+    powerccl export --otlp http://collector:4318
     """  # noqa: D301 - click's mark for text that is not to be wrapped
-    if listen and textfile:
-        raise click.UsageError("--listen and --textfile: one of them")
+    if sum(map(bool, (listen, textfile, otlp))) > 1:
+        raise click.UsageError("--listen, --textfile and --otlp: one of them")
     if listen and once:
         raise click.UsageError("--once serves nothing: leave --listen out")
     if textfile and not textfile.endswith(".prom"):
         raise UsageError(f"--textfile {textfile}: node_exporter reads files in .prom only", "let its name end so")
     address, port = parse_listen(listen)
 
-    from powerccl.live.exporter import catch_up, keep_written, serve, write_textfile
+    if otlp:
+        from powerccl.live.otlp import Push
+    from powerccl.live.exporter import catch_up, keep_up, keep_written, serve, write_textfile
     from powerccl.live.metrics import JobCollector, as_text, registry
     from powerccl.live.node import LiveNode
 
@@ -69,9 +79,14 @@ def command(
         [find_run(name, runs_dir or Path("runs")) for name in names], runs_dir, keep_s=keep_s, totals=True, say=say
     )
     collector = JobCollector(node.look, lambda: node.counts, named=bool(names), daemon=lambda: node.daemon)
+    push = Push(otlp, collector.collect, node.host) if otlp else None
     with contextlib.closing(node):
         catch_up(node)
-        if once and textfile:
+        if push and once:
+            push()
+        elif push:
+            keep_up(push, interval_s, f"pushing to {push.url}", say)
+        elif once and textfile:
             write_textfile(Path(textfile), as_text(collector))
         elif once:
             write_out("-", as_text(collector))

@@ -68,19 +68,28 @@ def write_textfile(file: Path, text: bytes) -> None:
 
 
 def keep_written(file: Path, metrics: Callable[[], bytes], interval_s: float, say: Callable[[str], None]) -> None:
-    """Write every so often; a disk that is full for a while ends nothing. When stopped, no stale figures stay."""
-    stop = _stopped()
-    write_textfile(file, metrics())  # what can never work fails before the loop
-    say(f"writing {file} every {exact(interval_s, 's')}; stop with Ctrl-C")
-    due_s = time.monotonic() + interval_s
-    while not stop.wait(max(due_s - time.monotonic(), 0)):
-        due_s += interval_s
-        try:
-            write_textfile(file, metrics())
-        except PowercclError as error:
-            say(f"{error.message}; trying again in {exact(interval_s, 's')}")
+    """Write every so often. When stopped, no stale figures stay."""
+    keep_up(lambda: write_textfile(file, metrics()), interval_s, f"writing {file}", say)
     with contextlib.suppress(OSError):
         file.unlink()
+
+
+def keep_up(send: Callable[[], None], interval_s: float, what: str, say: Callable[[str], None]) -> None:
+    """Call it every so often until SIGINT or SIGTERM; a disk that is full or a collector that is down ends nothing.
+
+    Raises:
+        PowercclError: it failed the first time: what can never work ends at once.
+    """
+    stop = _stopped()
+    send()
+    say(f"{what} every {exact(interval_s, 's')}; stop with Ctrl-C")
+    due_s = time.monotonic() + interval_s
+    while not stop.wait(max(due_s - time.monotonic(), 0)):
+        due_s = max(due_s + interval_s, time.monotonic())
+        try:
+            send()
+        except PowercclError as error:
+            say(f"{error.message}; trying again in {exact(interval_s, 's')}")
 
 
 def serve(registry: CollectorRegistry, address: str, port: int, say: Callable[[str], None]) -> None:

@@ -46,13 +46,15 @@ class GpuState:
         self._counter_ns = number_of(about, "read_every_ns_energy_uj") or self._interval_ns
         self._before: tuple[int, int] | None = None  # last counter reading that has left the window
         self._used: tuple[int, float] | None = None  # last power sample, ns and mW
-        # Of the counter: its first reading, its last change and how many there were. One that stands still tells
-        # nothing: a GPU always draws power.
-        self._first_ns = self._moved_ns = -1
+        # Of the counter: its first reading, its last change, its last reading, and how many changes there were. One
+        # that stands still tells nothing: a GPU always draws power.
+        self._first_ns = self._moved_ns = self._counted_ns = -1
         self._moves = self._origin_uj = 0
         self._newest_ns = -1
         # By power samples: uJ in all, ns of gaps between them, both at the counter's last move, and gaps that count.
         self._power_uj, self._gaps_ns, self._at_move, self._lost_ns = 0.0, 0, (0.0, 0), 0
+        self._power_first_ns = -1
+        self._by_power = False  # the counter was wrong once, stands still or is none: power samples count from then on
 
     def take(self, rows: list[dict[str, str]]) -> None:
         """The next samples. Values that cannot be count as not read."""
@@ -75,15 +77,17 @@ class GpuState:
             gained[counted] = self._count(time[counted], energy[counted], Used(time, mw, self._used, self._interval_ns))
         usable = power >= 0
         self._integrate(time[usable], mw[usable])
-        if self._counter.breaks:
+        if self._by_power:
             gained[:] = -1
         self.rows.extend(zip(time.tolist(), gained.tolist(), power.tolist(), strict=True))
 
     def _count(self, time: Ints, energy: Ints, used: Used) -> Ints:
         """What the counter had gained at each reading, uJ; -1: one that is left out."""
         counted = self._counter.take(time, energy, used)
-        if self._counter.breaks:
+        self._by_power |= bool(self._counter.breaks)
+        if self._by_power:
             return counted
+        self._counted_ns = int(time[-1])
         for at in np.flatnonzero(counted >= 0).tolist():
             if self.gained_uj is None:
                 self._origin_uj, self.gained_uj = int(counted[at]), 0
@@ -96,7 +100,7 @@ class GpuState:
         return counted
 
     def _integrate(self, time: Ints, mw: Floats) -> None:
-        """Energy by power samples since the counter last moved: what counts once the counter was wrong.
+        """Energy by power samples since the counter last moved: what counts without a sound counter.
 
         A counter that jumped once may be wrong again within what is plausible.
         """
@@ -104,30 +108,40 @@ class GpuState:
             return
         if self._used:
             time, mw = np.append(self._used[0], time), np.append(self._used[1], mw)
+        else:
+            self._power_first_ns = int(time[0])
         self._used = int(time[-1]), float(mw[-1])
-        if self.gained_uj is None and self._counter.breaks:
-            self.gained_uj = 0
-            self._first_ns = self._moved_ns = int(time[0])
         steps = np.diff(time)
         sound = steps <= GAP_PERIODS * max(self._interval_ns, 1)
         uj = np.append(0.0, np.cumsum(np.where(sound, (mw[:-1] + mw[1:]) / 2 * steps / 1e6, 0.0))) + self._power_uj
         gaps = np.append(0, np.cumsum(np.where(sound, 0, steps))) + self._gaps_ns
         self._power_uj, self._gaps_ns = float(uj[-1]), int(gaps[-1])
-        if not self._counter.breaks:
-            if self._moved_ns >= time[0]:
-                self._at_move = float(np.interp(self._moved_ns, time, uj)), int(np.interp(self._moved_ns, time, gaps))
+        if not self._by_power and self._moved_ns >= time[0]:
+            self._at_move = float(np.interp(self._moved_ns, time, uj)), int(np.interp(self._moved_ns, time, gaps))
+        never = self.gained_uj is None
+        still_ns = int(time[-1]) - self._power_first_ns if never else self._counted_ns - self._moved_ns
+        self._by_power |= still_ns > self._counter_slack_ns()
+        if not self._by_power:
             return
-        self.gained_uj = (self.gained_uj or 0) + round(self._power_uj - self._at_move[0])
+        if self.gained_uj is None:
+            self.gained_uj = 0
+            self._first_ns = self._power_first_ns
+        self.gained_uj += round(self._power_uj - self._at_move[0])
         self._lost_ns += self._gaps_ns - self._at_move[1]
         self._at_move = self._power_uj, self._gaps_ns
         self._moved_ns = int(time[-1])
 
+    def _counter_slack_ns(self) -> int:
+        """How long a sound counter may stand still."""
+        update_ns = (self._moved_ns - self._first_ns) // max(self._moves, 1)
+        return max(GAP_PERIODS * max(self._counter_ns, update_ns), LEAST_STALE_NS)
+
     def used_until(self, start_ns: int | None, now_ns: int) -> tuple[float | None, float]:
         """Joules since `start_ns` (None: not known), and of how many seconds until `now_ns` they have nothing."""
-        if self.gained_uj is None:
+        if self.gained_uj is None or not (self._moves or self._by_power):
             return None, max(now_ns - (now_ns if start_ns is None else start_ns), 0) / 1e9
-        update_ns = (self._moved_ns - self._first_ns) // max(self._moves, 1)
-        slack_ns = GAP_PERIODS * max(self._counter_ns, update_ns)
+        update_ns = 0 if self._by_power else (self._moved_ns - self._first_ns) // max(self._moves, 1)
+        slack_ns = GAP_PERIODS * max(self._interval_ns if self._by_power else self._counter_ns, update_ns)
         begin_ns = self._first_ns - (self._first_ns if start_ns is None else start_ns)
         end_ns = now_ns - self._moved_ns
         # Newest samples may still be on their way.

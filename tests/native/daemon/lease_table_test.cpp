@@ -334,6 +334,22 @@ TEST(LeaseTable, ARefusedClockLeavesNoMark) {
   EXPECT_TRUE(machine.table.at_rest());
 }
 
+// A driver that sets no clocks restores none either, and a restore that is tried again for ever would end the daemon
+// with an error.
+TEST(LeaseTable, ARefusedClockOfALeaseThatEndedMeanwhileNeedsNoRestore) {
+  Machine machine(1);
+  const uint64_t lease = machine.acquire(1, 0);
+  machine.refuse_sets = 1;
+  machine.fail_restores = 1000;
+  machine.set(1, lease, 450);
+  machine.end_session(1, Ending::kGone);
+  machine.work_all();
+  EXPECT_TRUE(machine.marks.empty());
+  EXPECT_TRUE(machine.table.at_rest());
+  EXPECT_TRUE(machine.table.all_restored());
+  EXPECT_EQ(machine.fail_restores, 1000);
+}
+
 TEST(LeaseTable, NoMarkNoClock) {
   Machine machine(1);
   const uint64_t lease = machine.acquire(1, 0);
