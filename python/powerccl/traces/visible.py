@@ -73,7 +73,7 @@ def visible(environment: Mapping[str, str], gpus: Sequence[Sampled]) -> Visible:
         differ = several and chosen.indices != every
         return _of_node(every, f"ranks of one host may each have another {CUDA}") if differ else chosen
     listed = environment.get(CONTAINER, "")
-    # CDI, by which Kubernetes' claims and newer device plugins put GPUs in, sets `void`: all that are seen are the job's.
+    # CDI sets `void`, by which Kubernetes puts in GPUs: all that are seen are the job's.
     if listed in ("", "all", "void"):
         return Visible(every)
     # Where a container's runtime has acted on it, so many GPUs are seen; else it is of a container that the job starts.
