@@ -8,7 +8,7 @@ BIN := $(abspath $(VENV))/bin
 NATIVE := build/native
 export PATH := $(BIN):$(PATH)
 
-.PHONY: all setup lock native demo test test-native test-python test-e2e lint lint-quick tidy-aside e2e analyze format pictures reference docs docs-build soak sanitize coverage fuzz fuzz-python wheel check-wheel \
+.PHONY: all setup lock native demo test test-native test-python test-e2e lint lint-quick tidy-aside e2e analyze format pictures reference docs docs-build soak sanitize coverage fuzz fuzz-python wheel wheel-arm64 test-arm64 check-wheel \
         figures-demo figures-mpi figures-daemon figures-clock figures-policies \
         figures-robustness figures-stall figures-adversity figures-clocks figures-constants figures-whatif figures-next figures-sim figures-tune figures-prove figures-analysis figures-integrations figures-accounts figures-harm figures-trust figures-first figures-fleet figures-runs bench clean help
 
@@ -256,6 +256,30 @@ wheel: $(VENV)/.build build/deps/.ready
 	$(call quietly,$(BIN)/python -m build --no-isolation --outdir build/wheelhouse --sdist --wheel .,wheel)
 	$(call quietly,$(BIN)/auditwheel repair --wheel-dir dist build/wheelhouse/*.whl,auditwheel)
 	cp build/wheelhouse/*.tar.gz dist
+
+# make wheel-arm64    the wheel for AArch64, cross-compiled into build/arm64/dist; needs g++-aarch64-linux-gnu, mmdebstrap and qemu-user-static
+# make test-arm64     the same, and by qemu-user the native tests and two recorded jobs, in half an hour, into build/figures/arm.json
+ARM64 = build/arm64
+TOOLCHAIN = $(abspath cmake/Aarch64.cmake)
+$(ARM64)/root/.ready: tools/fetch-arm64
+	tools/fetch-arm64 $(ARM64)/root
+	touch $@
+
+$(ARM64)/test/.configured: setup $(ARM64)/root/.ready
+	$(call quietly,cmake -S . -B $(ARM64)/test -G Ninja --toolchain $(TOOLCHAIN) -DPython3_EXECUTABLE=$(BIN)/python -DPOWERCCL_TESTS=ON $(QUICK),cmake)
+	touch $@
+
+# The wheel packs what the tests are built beside.
+wheel-arm64: $(ARM64)/test/.configured
+	$(BIN)/python tools/list-requirements.py pyproject.toml wheel > $(VENV)/wheel.txt
+	$(LOCKED) $(VENV)/wheel.txt
+	cmake --build $(ARM64)/test --parallel $(JOBS)
+	rm -rf $(ARM64)/wheelhouse $(ARM64)/dist
+	$(call quietly,CMAKE_TOOLCHAIN_FILE=$(TOOLCHAIN) _PYTHON_HOST_PLATFORM=linux-aarch64 $(BIN)/python -m build --no-isolation --outdir $(ARM64)/wheelhouse --wheel -Cbuild-dir=$(ARM64)/test .,wheel)
+	$(call quietly,$(BIN)/auditwheel repair --wheel-dir $(ARM64)/dist $(ARM64)/wheelhouse/*.whl,auditwheel)
+
+test-arm64: wheel-arm64
+	$(BIN)/python evidence/scripts/figures-arm.py --wheel $(ARM64)/dist/*.whl --jobs $(JOBS) --out build/figures/arm.json
 
 # make check-wheel    the wheel installed as users do, a command recorded with it, and the demo
 check-wheel: wheel

@@ -41,6 +41,11 @@ function(powerccl_injob_module target)
   # The symbol table lies apart from code, so that it can be changed; GNU's hash table tells which symbols are exported.
   target_link_options(${target} PRIVATE -Wl,-z,nodelete -Wl,-z,separate-code -Wl,--hash-style=gnu
     -Wl,--version-script=${ARG_EXPORTS})
+  # Its _init calls __gmon_start__, if that is not null, through a slot that is bound at the first call. Another library of
+  # ours has hidden the name by then (adapters/names.cpp).
+  if(CMAKE_SYSTEM_PROCESSOR STREQUAL "aarch64")
+    target_link_options(${target} PRIVATE -Wl,-z,now)
+  endif()
   if(POWERCCL_OLD_LIBRARIES)
     target_link_options(${target} PRIVATE -Wl,--push-state,--no-as-needed ${POWERCCL_OLD_LIBRARIES} -Wl,--pop-state)
   endif()

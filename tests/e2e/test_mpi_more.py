@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import copy
+import os
 import re
 import subprocess
 from pathlib import Path
@@ -93,7 +94,7 @@ def test_statically_linked_mpi(tmp_path: Path) -> None:
     fabric = next(folder.glob("libfabric.so.*"), None)
     objects = [folder / "libmpich.a", "-lucp", "-lucs", "-luct", fabric, "-lhwloc", "-lpthread", "-lm", "-lrt"]
     program = tmp_path / "static-mpi"
-    include = ["-I/usr/include/x86_64-linux-gnu/mpich"]
+    include = [f"-I/usr/include/{os.uname().machine}-linux-gnu/mpich"]
     link = ["cc", *include, str(PROGRAMS / "unusual.c"), "-o", str(program), *(str(each) for each in objects if each)]
     if subprocess.run(link, capture_output=True, timeout=60, check=False).returncode != 0:
         pytest.skip("libmpich.a does not link here: libmpich-dev, libucx-dev, libfabric-dev, libhwloc-dev")

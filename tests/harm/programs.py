@@ -90,7 +90,10 @@ def compiled(build: Build, folder: Path) -> Path:
     options = ["-O1", "-g", "-pthread"]
     if "-shared-libasan" in compiler:  # is not where the loader looks
         runtime = subprocess.run(
-            [compiler[0], "-print-file-name=libclang_rt.asan-x86_64.so"], check=True, text=True, capture_output=True
+            [compiler[0], f"-print-file-name=libclang_rt.asan-{os.uname().machine}.so"],
+            check=True,
+            text=True,
+            capture_output=True,
         )
         options.append(f"-Wl,-rpath,{Path(runtime.stdout.strip()).parent}")
     command = [*compiler, *options, str(SOURCE), "-o", str(program)]

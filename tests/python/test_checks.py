@@ -253,6 +253,12 @@ def test_doctor_on_processors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, n
     monkeypatch.setattr(mpi_checks, "find_launchers", lambda: [])
     found = {check.name: check for check in mpi_checks.check_mpi(native)}
     assert "UMWAIT and MWAITX" in found["waiting"].found
+    cpuinfo.write_text("processor: 0\nFeatures\t: fp asimd evtstrm\n")
+    found = {check.name: check for check in mpi_checks.check_mpi(native)}
+    assert found["waiting"].found.startswith("WFE, if it passes")
+    cpuinfo.write_text("processor: 0\nFeatures\t: fp asimd\n")
+    found = {check.name: check for check in mpi_checks.check_mpi(native)}
+    assert found["waiting"].found.startswith("no UMWAIT, MWAITX, WFE on this host")
     assert found["CPU energy"].found == "1 RAPL counters (powercap)"
     assert (found["MPI"].state, found["mpiexec"].state) == ("missing", "missing")
     monkeypatch.setattr(mpi_checks, "POWERCAP", tmp_path / "none")

@@ -80,8 +80,15 @@ struct ElfImage {
   }
   const ElfW(Sym) * find(const char* name) const { return find(name, gnu_hash_of(name)); }
 
-  // Undefined symbols are those below this index; only DT_HASH mixes them with others.
-  uint32_t end_of_undefined() const { return gnu_hash != nullptr ? gnu_hash[1] : sysv_hash[1]; }
+  // Undefined symbols are those below this index; only DT_HASH mixes them with others. 0: not known, because nothing is
+  // defined. So are most programs for AArch64, and GNU's linker writes 1 into them.
+  uint32_t end_of_undefined() const {
+    if (gnu_hash == nullptr) return sysv_hash[1];
+    for (uint32_t bucket = 0; bucket < gnu_hash[0]; ++bucket) {
+      if (buckets()[bucket] != 0) return gnu_hash[1];
+    }
+    return 0;
+  }
 
   // Calls `look(index, symbol)` for each symbol that others can find.
   template <class Look>

@@ -141,8 +141,9 @@ void unbind(const link_map* object, const char* program) {
   auto hidden = [&](uint32_t index) {
     return image.symbols[index].st_shndx == SHN_UNDEF ? hidden_name(image.name_of(image.symbols[index])) : nullptr;
   };
-  bool any = false;
-  for (uint32_t i = 1; i < image.end_of_undefined() && !any; ++i) any = hidden(i) != nullptr;
+  const uint32_t end = image.end_of_undefined();
+  bool any = end == 0;
+  for (uint32_t i = 1; i < end && !any; ++i) any = hidden(i) != nullptr;
   if (!any) return;
   const Headers headers = headers_of(object);
   for (int part = 0; part < 2; ++part) {

@@ -131,7 +131,7 @@ void parse_id(const char* text, uint8_t id[16]) {
 constexpr const char* kClocks[] = {"none", "dry", "lease"};
 constexpr const char* kKernelEvents[] = {"auto", "all", "none"};
 constexpr const char* kMpiModes[] = {"auto", "published", "observe", "off"};
-constexpr const char* kMpiMethods[] = {"auto", "umwait", "mwaitx", "sleep", "spin"};
+constexpr const char* kMpiMethods[] = {"auto", "umwait", "mwaitx", "wfe", "sleep", "spin"};
 constexpr const char* kMpiCollectives[] = {"node", "all", "none"};
 
 }  // namespace
@@ -152,7 +152,7 @@ void read_mpi_environment(MpiEnvironment* environment) {
       choice(Variable::POWERCCL_MPI, kMpiModes, 4, "it is one of auto, published, observe and off"));
   environment->budget_percent = number(Variable::POWERCCL_MPI_MAX_DELAY, 0.01, 50.0);
   environment->method = static_cast<WaitWish>(
-      choice(Variable::POWERCCL_MPI_METHOD, kMpiMethods, 5, "it is one of auto, umwait, mwaitx, sleep and spin"));
+      choice(Variable::POWERCCL_MPI_METHOD, kMpiMethods, 6, "it is one of auto, umwait, mwaitx, wfe, sleep and spin"));
   environment->collectives = static_cast<MpiCollectives>(
       choice(Variable::POWERCCL_MPI_COLLECTIVES, kMpiCollectives, 3, "it is one of node, all and none"));
 }

@@ -35,7 +35,7 @@ struct Environment {
 };
 
 // How ranks wait in MPI.
-enum class WaitWish : uint8_t { kAuto, kUmwait, kMwaitx, kSleep, kSpin };
+enum class WaitWish : uint8_t { kAuto, kUmwait, kMwaitx, kWfe, kSleep, kSpin };
 enum class MpiMode { kAuto, kPublished, kObserve, kOff };
 enum class MpiCollectives { kNode, kAll, kNone };
 

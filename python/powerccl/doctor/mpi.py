@@ -18,6 +18,8 @@ from powerccl.launch.native import MPI_ADAPTER, NativeFiles
 
 LIBRARY_NAMES = ("libmpi.so.12", "libmpi.so.40", "libmpi_abi.so.1", "libmpich.so.12")
 CPU_INFO = Path("/proc/cpuinfo")
+# Instructions that a rank may wait with, by the flag of a processor that has them.
+_WAITS = {"waitpkg": "UMWAIT", "monitorx": "MWAITX", "evtstrm": "WFE"}
 POWERCAP = Path("/sys/class/powercap")
 PERF_POWER = Path("/sys/bus/event_source/devices/power/events")
 _PATIENCE_S = 20
@@ -142,11 +144,12 @@ def _waiting() -> Check:
         text = CPU_INFO.read_text(encoding="utf-8")
     except OSError:
         text = ""
-    flags = next((line.split() for line in text.splitlines() if line.startswith("flags")), [])
-    methods = [name for flag, name in (("waitpkg", "UMWAIT"), ("monitorx", "MWAITX")) if flag in flags]
+    # x86-64 calls them flags, AArch64 Features.
+    flags = next((line.split() for line in text.splitlines() if line.startswith(("flags", "Features"))), [])
+    methods = [name for flag, name in _WAITS.items() if flag in flags]
     if not methods:
         return Check(
-            "waiting", "ok", "this processor has neither UMWAIT nor MWAITX: ranks spin briefly, then use timed sleeps"
+            "waiting", "ok", f"no {', '.join(_WAITS.values())} on this host: ranks spin briefly, then use timed sleeps"
         )
     return Check(
         "waiting", "ok", f"{' and '.join(methods)}, if it passes a timed test at the job's start; then timed sleeps"

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from powerccl.traces.rank import RankTrace
 
 # The adapter names its choice in a note as it starts (native/job/adapters/mpi/wait_methods.cpp).
-_METHOD = re.compile(r"(umwait|mwaitx|sleep|spin)\b")
+_METHOD = re.compile(r"(umwait|mwaitx|wfe|sleep|spin)\b")
 _OWNER: Schema = {"trace": pl.Int64, "job": pl.Int64, "rank": pl.Int64, "host": pl.String}
 _COMM: Schema = {"comm_id": pl.UInt64, "comm_name": pl.String, "nranks": pl.Int64}
 

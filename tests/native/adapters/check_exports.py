@@ -22,7 +22,7 @@ def main() -> int:
     table = subprocess.run(["readelf", "--dyn-syms", "-W", library], capture_output=True, text=True, check=True).stdout
     rows = [line.split() for line in table.splitlines()]
     symbols = [row for row in rows if len(row) >= 8 and row[0].rstrip(":").isdigit()]
-    exported = {row[7].split("@")[0] for row in symbols if row[6] not in ("UND", "ABS")}
+    exported = {row[7].split("@")[0] for row in symbols if row[4] != "LOCAL" and row[6] not in ("UND", "ABS")}
     # libgcc's and libstdc++'s helpers would be undefined here if they had crept in.
     foreign = {row[7] for row in symbols if row[6] == "UND" and (row[7].startswith("_Z") or "@GLIBCXX" in row[7])}
     too_new = {

@@ -17,11 +17,12 @@ struct FakeMachine {
   uint64_t tpause_limit = 38 * kUs;
   uint64_t call_takes = kUs / 8;
   uint64_t yield_takes = kUs / 2;
+  uint64_t event_period = 0;  // of the events that end a WFE; 0: it is a no-op, as under emulation
   bool traps_mwaitx = false;  // as some hypervisors: a no-op of 5 us that ignores its timer
   uint64_t slack_ns = 50000;
   std::vector<uint64_t> pauses;  // ticks asked for, of instructions
   std::vector<uint64_t> sleeps;  // ticks asked for
-  int yields = 0, tpauses = 0, mwaitxs = 0;
+  int yields = 0, tpauses = 0, mwaitxs = 0, wfes = 0;
 
   WaitTable table() {
     WaitTable table;
@@ -40,6 +41,12 @@ struct FakeMachine {
       ++machine.mwaitxs;
       machine.pauses.push_back(most);
       machine.clock += machine.traps_mwaitx ? 5 * kUs : most;
+    };
+    table.wfe = [](void* self, uint64_t) {
+      FakeMachine& machine = of(self);
+      ++machine.wfes;
+      const uint64_t period = machine.event_period;
+      machine.clock += period == 0 ? kUs / 100 : period - machine.clock % period;
     };
     table.sleep = [](void* self, uint64_t length_ns) {
       FakeMachine& machine = of(self);

@@ -3,6 +3,9 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <vector>
+
 #include "fake_machine.h"
 
 namespace powerccl {
@@ -23,12 +26,13 @@ TEST(WaitMethods, UmwaitIsTakenWhereCpuidHasItAndTheTimerKeepsTime) {
 TEST(WaitMethods, NothingIsExecutedThatCpuidDoesNotOffer) {
   FakeMachine machine;
   const WaitTable table = machine.table();
-  for (const WaitWish wish : {WaitWish::kAuto, WaitWish::kUmwait, WaitWish::kMwaitx, WaitWish::kSleep}) {
+  for (const WaitWish wish :
+       {WaitWish::kAuto, WaitWish::kUmwait, WaitWish::kMwaitx, WaitWish::kWfe, WaitWish::kSleep}) {
     const WaitChoice choice = choose_wait_method(table, wish);
     EXPECT_EQ(choice.instruction, WaitMethod::kSpin);
     EXPECT_TRUE(choice.may_sleep);
   }
-  EXPECT_EQ(machine.tpauses + machine.mwaitxs, 0);
+  EXPECT_EQ(machine.tpauses + machine.mwaitxs + machine.wfes, 0);
 }
 
 TEST(WaitMethods, MwaitxIsTakenWhereItsTimerKeepsTime) {
@@ -57,6 +61,30 @@ TEST(WaitMethods, AnUmwaitThatIsCutShortFailsTheSelfTest) {
   WaitTable table = machine.table();
   table.has_waitpkg = true;
   EXPECT_FALSE(passes_self_test(table, WaitMethod::kUmwait));
+}
+
+TEST(WaitMethods, WfeIsTakenWhereEventsComeOftenEnough) {
+  FakeMachine machine;
+  machine.event_period = 20 * kUs;
+  WaitTable table = machine.table();
+  table.has_wfe = true;
+  EXPECT_EQ(choose_wait_method(table, WaitWish::kAuto).instruction, WaitMethod::kWfe);
+  EXPECT_EQ(choose_wait_method(table, WaitWish::kWfe).instruction, WaitMethod::kWfe);
+  EXPECT_EQ(choose_wait_method(table, WaitWish::kUmwait).instruction, WaitMethod::kSpin);
+}
+
+// Linux asks for an event every 100 us; of a counter of 1 GHz that is one every 65.536 us at most.
+TEST(WaitMethods, AWfeThatEndsTooLateOrImmediatelyFailsTheSelfTest) {
+  for (const uint64_t period : {uint64_t{0}, uint64_t{65536} * kUs / 1000}) {
+    FakeMachine machine;
+    machine.event_period = period;
+    WaitTable table = machine.table();
+    table.has_wfe = true;
+    const WaitChoice choice = choose_wait_method(table, WaitWish::kAuto);
+    EXPECT_EQ(choice.instruction, WaitMethod::kSpin);
+    EXPECT_STREQ(choice.text, "sleep (17 us late); wfe failed its timed test");
+    EXPECT_GT(machine.wfes, 0);
+  }
 }
 
 TEST(WaitMethods, PausesLongerThanOneInstructionMayLastAreRepeated) {
@@ -128,6 +156,26 @@ TEST(WaitMethods, ThisMachinesMwaitxIsJudgedByTheClock) {
   }
   if (offered && keeps_time) {
     EXPECT_EQ(choose_wait_method(table, WaitWish::kMwaitx).instruction, WaitMethod::kMwaitx);
+  }
+}
+#elif defined(__aarch64__)
+// WFE never faults. Without an event stream the next interrupt ends it, and under emulation it is a no-op.
+TEST(WaitMethods, ThisMachinesWfeIsJudgedByTheClock) {
+  TickClock clock;
+  clock.begin();
+  WaitTable table = machine_wait_table(clock);
+  table.has_wfe = true;
+  const auto asked = static_cast<uint64_t>(20 * table.ticks_per_us);
+  std::vector<double> waits_us;
+  for (int i = 0; i < 50; ++i) {
+    const uint64_t before = ticks();
+    table.wfe(table.context, before + asked);
+    waits_us.push_back(static_cast<double>(ticks() - before) / table.ticks_per_us);
+  }
+  const auto middle = waits_us.begin() + 25;
+  std::nth_element(waits_us.begin(), middle, waits_us.end());
+  if (*middle < 16 || *middle > 32) {
+    EXPECT_FALSE(passes_self_test(table, WaitMethod::kWfe)) << *middle << " us a wait";
   }
 }
 #endif

@@ -3,6 +3,7 @@
 
 #include <errno.h>
 #include <stdio.h>
+#include <sys/auxv.h>
 #include <sys/prctl.h>
 
 namespace powerccl {
@@ -10,6 +11,14 @@ namespace {
 
 constexpr double kAskedUs = 20.0;  // under the 100000 ticks at which Linux ends a TPAUSE by default
 constexpr int kTries = 5, kMustPass = 4;
+
+// An instruction, and the wish that asks for it alone.
+constexpr struct {
+  WaitMethod method;
+  WaitWish wish;
+} kInstructions[] = {{WaitMethod::kUmwait, WaitWish::kUmwait},
+                     {WaitMethod::kMwaitx, WaitWish::kMwaitx},
+                     {WaitMethod::kWfe, WaitWish::kWfe}};
 
 uint64_t machine_now(void*) {
   return ticks();
@@ -31,6 +40,19 @@ void machine_mwaitx(void*, uint32_t most_ticks) {
   asm volatile(".byte 0x0f, 0x01, 0xfa" : : "a"(line), "c"(0), "d"(0) : "memory");        // monitorx
   asm volatile(".byte 0x0f, 0x01, 0xfb" : : "a"(0), "b"(most_ticks), "c"(2) : "memory");  // mwaitx, C1, timer on
 }
+#elif defined(__aarch64__)
+constexpr unsigned long kEventStream = 1ul << 2;  // HWCAP_EVTSTRM
+constexpr unsigned long kTimedWait = 1ul << 31;   // HWCAP2_WFXT
+
+// The first WFE takes the event that SEVL makes and those from before, so that the next one waits.
+void machine_wfe(void*, uint64_t) {
+  asm volatile("sevl; wfe; wfe" : : : "memory");
+}
+
+void machine_wfet(void*, uint64_t deadline) {
+  register uint64_t until asm("x0") = deadline;
+  asm volatile("sevl; wfe; .inst 0xd5031000" : : "r"(until) : "memory");  // wfet x0
+}
 #endif
 
 void machine_sleep(void*, uint64_t length_ns) {
@@ -51,9 +73,17 @@ uint64_t machine_slack(void*, uint64_t slack_ns) {
   return before > 0 ? static_cast<uint64_t>(before) : 50000;
 }
 
+bool offers(const WaitTable& table, WaitMethod method) {
+  if (method == WaitMethod::kUmwait) return table.has_waitpkg && table.tpause != nullptr;
+  if (method == WaitMethod::kMwaitx) return table.has_monitorx && table.mwaitx != nullptr;
+  return method == WaitMethod::kWfe && table.has_wfe && table.wfe != nullptr;
+}
+
 void wait_once(const WaitTable& table, WaitMethod method, uint64_t now, uint64_t length_ticks) {
   if (method == WaitMethod::kUmwait) {
     table.tpause(table.context, now + length_ticks);
+  } else if (method == WaitMethod::kWfe) {
+    table.wfe(table.context, now + length_ticks);
   } else {
     table.mwaitx(table.context, length_ticks < UINT32_MAX ? static_cast<uint32_t>(length_ticks) : UINT32_MAX);
   }
@@ -93,14 +123,16 @@ WaitTable machine_wait_table(const TickClock& clock) {
   }
   table.tpause = machine_tpause;
   table.mwaitx = machine_mwaitx;
+#elif defined(__aarch64__)
+  const bool timed = g_ticks_are_counter && (getauxval(AT_HWCAP2) & kTimedWait) != 0;
+  table.has_wfe = timed || (getauxval(AT_HWCAP) & kEventStream) != 0;
+  table.wfe = timed ? machine_wfet : machine_wfe;
 #endif
   return table;
 }
 
 bool passes_self_test(const WaitTable& table, WaitMethod method) {
-  const bool umwait = method == WaitMethod::kUmwait && table.has_waitpkg && table.tpause != nullptr;
-  const bool mwaitx = method == WaitMethod::kMwaitx && table.has_monitorx && table.mwaitx != nullptr;
-  if (!umwait && !mwaitx) return false;
+  if (!offers(table, method)) return false;
   const double asked = kAskedUs * table.ticks_per_us;
   int passed = 0;
   for (int i = 0; i < kTries; ++i) {
@@ -114,29 +146,24 @@ bool passes_self_test(const WaitTable& table, WaitMethod method) {
 
 WaitChoice choose_wait_method(const WaitTable& table, WaitWish wish) {
   WaitChoice choice;
-  const char* refused = "";
+  char refused[40] = "";
   if (wish == WaitWish::kSpin) {
     choice.may_sleep = false;
     snprintf(choice.text, sizeof(choice.text), "spin, as asked for");
     return choice;
   }
-  if (wish == WaitWish::kAuto || wish == WaitWish::kUmwait) {
-    if (passes_self_test(table, WaitMethod::kUmwait)) {
-      choice.instruction = WaitMethod::kUmwait;
-    } else {
-      refused = table.has_waitpkg ? "; umwait failed its timed test" : "";
+  for (const auto& each : kInstructions) {
+    if (wish != WaitWish::kAuto && wish != each.wish) continue;
+    if (passes_self_test(table, each.method)) {
+      choice.instruction = each.method;
+      break;
+    }
+    if (offers(table, each.method)) {
+      snprintf(refused, sizeof(refused), "; %s failed its timed test", text_of(each.method));
+    } else if (wish == each.wish) {
+      snprintf(refused, sizeof(refused), "; not offered by this processor");
     }
   }
-  if (choice.instruction == WaitMethod::kSpin && (wish == WaitWish::kAuto || wish == WaitWish::kMwaitx)) {
-    if (passes_self_test(table, WaitMethod::kMwaitx)) {
-      choice.instruction = WaitMethod::kMwaitx;
-    } else if (table.has_monitorx) {
-      refused = "; mwaitx failed its timed test";
-    }
-  }
-  const bool wished = wish == WaitWish::kUmwait || wish == WaitWish::kMwaitx;
-  if (wished && choice.instruction == WaitMethod::kSpin && *refused == '\0')
-    refused = "; not offered by this processor";
   choice.overshoot_ticks = sleep_overshoot(table);
   snprintf(choice.text, sizeof(choice.text), "%s%ssleep (%.0f us late)%s",
            choice.instruction == WaitMethod::kSpin ? "" : text_of(choice.instruction),
@@ -155,7 +182,7 @@ void pause_with(const WaitTable& table, WaitMethod method, uint64_t length_ticks
 }
 
 const char* text_of(WaitMethod method) {
-  constexpr const char* kNames[] = {"spin", "sleep", "umwait", "mwaitx"};
+  constexpr const char* kNames[] = {"spin", "sleep", "umwait", "mwaitx", "wfe"};
   return kNames[static_cast<int>(method)];
 }
 

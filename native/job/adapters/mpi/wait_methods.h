@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Ways to wait without spinning: TPAUSE (Intel WAITPKG), MWAITX with its timer (AMD MONITORX), timed sleep. Only a
-// timed test shows which of them a machine has. Hypervisors hide the instructions, and some turn MWAITX into a trapped
-// no-op that ignores its timer.
+// Ways to wait without spinning: TPAUSE (Intel WAITPKG), MWAITX with its timer (AMD MONITORX), WFE (Arm), timed sleep.
+// Only a timed test shows which of them a machine has. Hypervisors hide the instructions, and some turn MWAITX into a
+// trapped no-op that ignores its timer.
 //
 // The instructions, the clock and the system calls are in a table, so that tests can replace them.
 #pragma once
@@ -12,11 +12,12 @@
 
 namespace powerccl {
 
-enum class WaitMethod : uint8_t { kSpin, kSleep, kUmwait, kMwaitx };
+enum class WaitMethod : uint8_t { kSpin, kSleep, kUmwait, kMwaitx, kWfe };
 
 struct WaitTable {
   bool has_waitpkg = false;   // CPUID.(7,0):ECX[5]
   bool has_monitorx = false;  // CPUID.80000001h:ECX[29]
+  bool has_wfe = false;       // HWCAP_EVTSTRM or HWCAP2_WFXT: an event ends it, whatever other cores do
   double ticks_per_us = 1000.0;
   void* context = nullptr;
   uint64_t (*now)(void* context) = nullptr;
@@ -24,6 +25,8 @@ struct WaitTable {
   void (*tpause)(void* context, uint64_t deadline_ticks) = nullptr;
   // Monitors a cache line that no thread writes, so the timer ends the wait.
   void (*mwaitx)(void* context, uint32_t most_ticks) = nullptr;
+  // Waits for an event: the deadline where the processor has WFET, else the kernel's event stream, every 100 us or so.
+  void (*wfe)(void* context, uint64_t deadline_ticks) = nullptr;
   void (*sleep)(void* context, uint64_t length_ns) = nullptr;
   void (*yield)(void* context) = nullptr;
   void (*empty_call)(void* context) = nullptr;  // into the kernel and back
@@ -34,8 +37,8 @@ struct WaitTable {
 // The machine's own. `clock` must have begun.
 WaitTable machine_wait_table(const TickClock& clock);
 
-// Whether CPUID offers the method, and the method waits as long as it is asked to. The test waits 20 us five times.
-// Four of the waits must take 0.8 to 1.6 times that, in a single instruction. The test takes 0.2 ms.
+// Whether the processor offers the method, and the method waits as long as it is asked to. The test waits 20 us five
+// times. Four of the waits must take 0.8 to 1.6 times that, in a single instruction. The test takes 0.2 ms.
 bool passes_self_test(const WaitTable& table, WaitMethod method);
 
 // The best that passes where `wish` is kSpin's opposite, auto; `text` says what was chosen and why not another.
