@@ -65,7 +65,7 @@ def ran(calls: pl.DataFrame, kernels: pl.DataFrame) -> pl.Series:
         (rows["call_id"].to_numpy().astype(np.int64) << 20) + rows["rank"].to_numpy() % (1 << 20)
         for rows in (calls, kernels)
     )
-    named = np.unique(named)
+    named = iv.distinct(named)
     is_named = pl.Series(named[np.minimum(np.searchsorted(named, called), len(named) - 1)] == called)
     if not calls["group"].max():  # most jobs have no groups, and windows over a million calls take a second
         return is_named
