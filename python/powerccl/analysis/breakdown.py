@@ -18,6 +18,7 @@ from powerccl.analysis.kineto import Profiled
 from powerccl.analysis.report_findings import IterationParts, Iterations, Parts, RankParts
 from powerccl.analysis.shares import Floats, Sets, Working, measure, whole
 from powerccl.analysis.stragglers import Matched
+from powerccl.analysis.whole_run import WholeRun
 from powerccl.traces import tables
 from powerccl.traces.folder import RunData
 from powerccl.traces.rank import RankTrace
@@ -37,7 +38,7 @@ class Breakdown:
 
 def break_down(
     run: RunData,
-    kernels: pl.DataFrame,
+    built: WholeRun,
     matched: Matched,
     exposed: Exposure,
     curves: dict[str, EnergyCurve],
@@ -47,8 +48,8 @@ def break_down(
     """Parts of each rank's time, in all and by iteration; `profiled` by rank, from profilers' traces."""
     breakdown = Breakdown()
     exposure_known = exposed.source != NONE
-    waited = kernels.with_columns(waiting_ns=pl.Series(matched.waiting_ns))
-    of_ranks = tables.by_rank(waited, "start_ns", "stop_ns", "waiting_ns")
+    waited = built.kernels.select("rank", "start_ns", "stop_ns", waiting_ns=pl.Series(matched.waiting_ns))
+    of_ranks = tables.by_rank(waited)
     for trace in run.ranks:
         rows, span = of_ranks.get(trace.rank), work.spans.get(trace.rank)
         if rows is not None and span and trace.rank not in breakdown.sets:

@@ -14,7 +14,7 @@ from powerccl.analysis import possible
 from powerccl.analysis.attribution import EnergyFindings, attribute
 from powerccl.analysis.brief import NO_SAMPLES
 from powerccl.analysis.clock_switches import clock_switches
-from powerccl.analysis.communication import CallCoverage, communication_intervals, cover, pattern_rows, phase_rows
+from powerccl.analysis.communication import CallCoverage, pattern_rows, phase_rows
 from powerccl.analysis.energy import (
     Attribution,
     EnergyCurve,
@@ -32,10 +32,10 @@ from powerccl.analysis.iteration_energy import add_iteration
 from powerccl.analysis.mpi import each_alone, summarise_mpi
 from powerccl.analysis.policy import policy_outcome
 from powerccl.analysis.report_findings import Parts, Reference
-from powerccl.analysis.run_tables import RunTables, run_tables
 from powerccl.analysis.shares import Sets, of_job, whole, working
 from powerccl.analysis.startup import add_startup
-from powerccl.quantities import exact, plural, said_once, seconds
+from powerccl.analysis.whole_run import WholeRun, whole_run
+from powerccl.quantities import plural, said_once, seconds
 from powerccl.traces import tables
 from powerccl.traces.folder import RunData
 from powerccl.traces.identity import count_expected, find_ranks, life_of, missing_ranks
@@ -80,7 +80,7 @@ def summarise(
     energy: EnergyFindings | None = None,
     reference: Reference | None = None,
     shares: Shares | None = None,
-    built: RunTables | None = None,
+    built: WholeRun | None = None,
 ) -> RunSummary:
     """Findings of a run as far as its folder tells; `window` (host times in ns, from and to) takes a part of it.
 
@@ -89,25 +89,21 @@ def summarise(
     `energy`: what `attribute` found of the same; without it, `reference` is for attribution. Of a run longer than four
     minutes, two minutes of its middle are attributed. `built`: the tables of the same window, if they exist already.
     """
-    built = built or run_tables(run, window)
-    calls, kernels = built.calls, built.kernels
-    communicating = communication_intervals(kernels)
-    coverage = cover(calls, kernels)
+    built = built or whole_run(run, window)
+    kernels, communicating, coverage = built.kernels, built.communicating, built.coverage
     curves = energy_curves(run)
     gpus = [_sample(run, gpu, communicating, curves, window) for gpu in _gpus(run)]
     ranks = find_ranks([life_of(trace) for trace in run.ranks])
     patterns = pattern_rows(coverage, kernels, max(len(ranks), 1))
-    part = _middle(kernels) if energy is None and window is None else None
-    energy = energy or attribute(run, part or window, reference, built.within(part) if part else built)
+    part = _middle(built.part.kernels) if energy is None and window is None else None
+    energy = energy or attribute(run, part or window, reference, built)
     _fill_joules_per_operation(patterns, kernels, gpus, energy)
     wall_s = (window[1] - window[0]) / 1e9 if window else _wall_s(run)
     info = run.info
     said = dict.fromkeys([*tables.notes(run)["text"].to_list(), *mpi_notes(run)])
     said.update(dict.fromkeys(filter(None, [each_alone(run), _rescaled(run), *helper_notes(run), *_of_node(run)])))
-    if part and energy.kinds:
-        said[
-            f"the energy of collectives is that of {exact((part[1] - part[0]) / 1e9, 's')} in the middle of the run"
-        ] = None
+    if energy.part and energy.kinds:
+        said[f"the energy of collectives is that of {energy.part}"] = None
     notes = [text for text in said if not text.startswith(ROUTINE_NOTE)]
     first = run.ranks[0] if run.ranks else None
     summary = RunSummary(
@@ -131,11 +127,11 @@ def summarise(
         finished=bool(info and info.end_ns),
         recording_pct=_recording_pct(run),
         energy=_energy(run, gpus, [*_not_counted(run), missing_ranks(len(ranks), count_expected(ranks))]),
-        communication=_with_regression(_communication(gpus), communicating, energy, part),
+        communication=_with_regression(_communication(gpus), communicating, energy),
         clocks=clock_switches(tables.clocks(run), communicating),
         policy_outcome=policy_outcome(run),
         patterns=patterns,
-        phases=phase_rows(coverage, kernels, tables.tags(run), max(len(ranks), 1)),
+        phases=phase_rows(coverage, kernels, max(len(ranks), 1)),
         gpus=[gpu.finding for gpu in gpus],
         mpi=summarise_mpi(run, wall_s),
         unrecorded=run.unrecorded,
@@ -143,7 +139,7 @@ def summarise(
         problems=[*run.problems, *filter(None, [run.late])],
     )
     _share_out(summary.communication, summary.gpus)
-    _count(summary.communication, coverage, summary.gpus)
+    _count(summary.communication, coverage, kernels, summary.gpus)
     _mark_incomplete(summary.communication, run)
     summary.communication.estimated_s = sum(row.estimated_s for row in patterns)
     if summary.communication.untimed_captured_calls:
@@ -161,9 +157,9 @@ def summarise(
     return summary
 
 
-def _add_shares(summary: RunSummary, run: RunData, built: RunTables, curves: dict[str, EnergyCurve]) -> None:
+def _add_shares(summary: RunSummary, run: RunData, built: WholeRun, curves: dict[str, EnergyCurve]) -> None:
     kernels = built.kernels
-    work = working(run, built.calls, kernels, built.window)
+    work = working(run, kernels, built.ends, built.cuts, built.window)
     rows: list[Parts] = []
     spans = dict(work.spans)
     of_ranks = tables.by_rank(kernels, "start_ns", "stop_ns")
@@ -400,19 +396,18 @@ def _communication(gpus: list[_Sampled]) -> Communication:
     )
 
 
-def _count(communication: Communication, coverage: CallCoverage, gpus: list[Gpu]) -> None:
+def _count(communication: Communication, coverage: CallCoverage, kernels: pl.DataFrame, gpus: list[Gpu]) -> None:
     """Count calls. A captured one is made once and runs at each replay of its graph.
 
     Where calls were made and none was timed, no time is known to be communication, or to be anything else.
     """
-    calls = coverage.calls
-    captured = calls.filter(pl.col("captured"))
-    communication.calls = len(calls) - len(captured)
-    communication.captured_calls = len(captured)
+    captured = pl.col("captured")
+    communication.calls = coverage.count(~captured)
+    communication.captured_calls = coverage.count(captured)
     communication.timed_calls = coverage.timed
-    communication.untimed_calls = coverage.untimed
-    communication.untimed_captured_calls = int((~captured["timed"]).sum())
-    if len(calls) and not coverage.timed and not communication.time_s:
+    communication.untimed_calls = coverage.untimed(kernels)
+    communication.untimed_captured_calls = coverage.count(captured, ~pl.col("timed"))
+    if len(coverage.kinds) and not coverage.timed and not communication.time_s:
         communication.time_s = communication.other_average_watts = communication.other_clock_mhz = None
         for gpu in gpus:
             gpu.communication_s = gpu.other_watts = gpu.other_clock_mhz = None
@@ -431,22 +426,16 @@ def _with_regression(
     communication: Communication,
     communicating: dict[str, iv.Intervals],
     findings: EnergyFindings,
-    part: tuple[int, int] | None,
 ) -> Communication:
-    """Energy of communication by the regression, where most of it comes in stretches no longer than a few updates.
-
-    `part`: of the run, that the regression is of; None: all of it. The rest is taken to draw as much in as long.
-    """
+    """Energy of communication by the regression, where most of it comes in stretches no longer than a few updates."""
     low, high = findings.joules_communication_low, findings.joules_communication_high
     lengths = np.concatenate([spans[:, 1] - spans[:, 0] for spans in communicating.values()] or [np.zeros(0, np.int64)])
     short = lengths < LONG_IN_UPDATES * 1e6 * (findings.update_ms or 0.0)
     partial = bool(findings.reason) or communication.joules_at_least is not None
     if low is None or high is None or partial or lengths[short].sum() < 0.5 * lengths.sum():
         return communication
-    seen_ns = sum(iv.length_ns(iv.clip(spans, *part)) for spans in communicating.values()) if part else lengths.sum()
-    times = float(lengths.sum()) / max(float(seen_ns), 1.0)
-    communication.joules = None if findings.joules_communication is None else times * findings.joules_communication
-    communication.uncertainty_joules = times * (high - low) / 2
+    communication.joules = findings.joules_communication
+    communication.uncertainty_joules = (high - low) / 2
     communication.resolved = True
     time_s = float(lengths.sum()) / 1e9
     joules = communication.joules

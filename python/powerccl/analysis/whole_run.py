@@ -1,0 +1,120 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a report needs of all calls and kernels of a run, gathered a few ranks at a time.
+
+Tables of all calls and kernels (RunTables) take some 200 bytes an operation. Of a large run there are tables of a few
+GPUs at a time. What stays of them are counts, and a few columns of each kernel. A run that fits memory is one piece.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+
+import polars as pl
+
+from powerccl.analysis import intervals as iv
+from powerccl.analysis.communication import KEY, CallCoverage, communication_intervals, cover
+from powerccl.analysis.exposure import Exposure, together, with_operations
+from powerccl.analysis.iterations import Cut
+from powerccl.analysis.run_tables import RunTables, Window, run_tables
+from powerccl.analysis.shares import Ends, cuts_of, ends_of
+from powerccl.analysis.stragglers import Sequence, in_sequence
+from powerccl.traces import tables
+from powerccl.traces.folder import RunData
+from powerccl.traces.rank import RankTrace
+
+COLUMNS = ("rank", "gpu", "ranks", "start_ns", "stop_ns", "duration_ns", "bytes", *KEY)
+
+
+@dataclass(frozen=True)
+class WholeRun:
+    """All of a run, or of a window of it.
+
+    `kernels`: those of the window, COLUMNS of RunTables.kernels. `part`: tables of all columns, of the part of a large
+    run whose records are kept. `marks`: as RunTables has them. `ends`, `cuts`: as shares.working takes them.
+    """
+
+    run: RunData
+    window: Window | None
+    kernels: pl.DataFrame
+    coverage: CallCoverage
+    sequence: Sequence
+    marks: Exposure | None
+    communicating: dict[str, iv.Intervals]
+    ends: Ends
+    cuts: dict[tuple[str, int], Cut]
+    part: RunTables
+
+
+def whole_run(run: RunData, window: Window | None = None, operations: bool = False) -> WholeRun:
+    """Gather it; `window` takes a part of the run. `operations`: also what exposure.with_operations adds."""
+    part = run_tables(run, window)
+    added = [*(["inside_ns"] if window else []), *(["operation"] if operations else [])]
+    gathered = _Gathered(run, window, {name: [] for name in (*COLUMNS, *added)})
+    if run.in_part:
+        for piece in pieces(run):
+            gathered.add(run_tables(piece, window))
+    else:
+        gathered.add(part)
+    return gathered.whole(part)
+
+
+def pieces(run: RunData) -> Iterator[RunData]:
+    """The run with a few ranks at a time and all of their records; ranks that share a GPU come together."""
+    of_gpus: dict[str, list[RankTrace]] = {}
+    for trace in run.ranks:
+        of_gpus.setdefault(trace.gpu, []).append(trace)
+    chosen: list[RankTrace] = []
+    count = 0
+    for traces in of_gpus.values():
+        more = sum(trace.records for trace in traces)
+        if chosen and count + more > run.at_a_time:
+            yield replace(run, ranks=[trace.whole() for trace in chosen])
+            chosen, count = [], 0
+        chosen, count = [*chosen, *traces], count + more
+    yield replace(run, ranks=[trace.whole() for trace in chosen])
+
+
+@dataclass
+class _Gathered:
+    run: RunData
+    window: Window | None
+    columns: dict[str, list[pl.Series]]
+    coverage: list[CallCoverage] = field(default_factory=list)
+    sequences: list[Sequence] = field(default_factory=list)
+    marks: list[Exposure] = field(default_factory=list)
+    communicating: dict[str, iv.Intervals] = field(default_factory=dict)
+    ends: Ends = field(default_factory=dict)
+    cuts: dict[tuple[str, int], Cut] = field(default_factory=dict)
+
+    def add(self, built: RunTables) -> None:
+        calls, kernels = built.calls, built.kernels
+        ends = ends_of(calls, kernels)
+        self.ends |= ends
+        self.cuts = cuts_of(built.run.ranks, ends, self.cuts, calls, kernels, self.window or self.run.window)
+        self.coverage.append(cover(calls, kernels, tables.tags(built.run)))
+        self.sequences.append(in_sequence(self.run, built.run.ranks, built.all_calls, built.all_kernels, built.inside))
+        if built.marks:
+            self.marks.append(built.marks)
+        self.communicating |= communication_intervals(kernels)
+        narrow = (with_operations(kernels) if "operation" in self.columns else kernels).select(*self.columns)
+        if self.run.in_part:
+            narrow = narrow.with_columns(pl.col("rank", "ranks").cast(pl.Int32))
+        for name, parts in self.columns.items():
+            parts.append(narrow[name])
+
+    def whole(self, part: RunTables) -> WholeRun:
+        # A column at a time, so that little is in memory twice.
+        kernels = pl.DataFrame([pl.concat(self.columns.pop(name), rechunk=True) for name in [*self.columns]])
+        return WholeRun(
+            run=self.run,
+            window=self.window,
+            kernels=kernels if self.window else kernels.with_columns(inside_ns="duration_ns"),
+            coverage=CallCoverage.together(self.coverage),
+            sequence=Sequence.together(self.sequences),
+            marks=together(self.marks) if self.marks else None,
+            communicating=self.communicating,
+            ends=self.ends,
+            cuts=self.cuts,
+            part=part,
+        )
