@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -46,15 +47,14 @@ class CallCoverage:
         """Calls that a kernel record covers."""
         return self.count(pl.col("timed"))
 
-    def untimed(self, kernels: pl.DataFrame) -> int:
-        """Calls whose duration nothing tells, captured ones apart: none of their kind was timed."""
+    def untimed(self, timed: pl.DataFrame) -> int:
+        """Calls whose duration nothing tells, captured ones apart: none of their kind is in `timed` (time_kinds)."""
         rest = self.kinds.filter(~pl.col("timed"), ~pl.col("captured"))
-        return int(rest.join(kernels.select(KEY).unique(), on=KEY, how="anti")["count"].sum())
+        return int(rest.join(timed, on=KEY, how="anti")["count"].sum())
 
-    def estimated(self, by: list[str], kernels: pl.DataFrame) -> pl.DataFrame:
+    def estimated(self, by: list[str], timed: pl.DataFrame) -> pl.DataFrame:
         """Time of calls that were neither timed nor captured, as the medians of their kinds: `by`, estimated_ns."""
-        medians = kernels.group_by(KEY, maintain_order=True).agg(median_ns=pl.col("duration_ns").median())
-        rest = self.kinds.filter(~pl.col("timed"), ~pl.col("captured")).join(medians, on=KEY)
+        rest = self.kinds.filter(~pl.col("timed"), ~pl.col("captured")).join(timed.select(*KEY, "median_ns"), on=KEY)
         of_kinds = rest.with_columns(estimated_ns=pl.col("count") * pl.col("median_ns"))
         return of_kinds.group_by(by, maintain_order=True).agg(pl.col("estimated_ns").sum())
 
@@ -104,7 +104,7 @@ def ran(calls: pl.DataFrame, kernels: pl.DataFrame) -> pl.Series:
     return calls.select("rank", "comm", "group", found=is_named).select(grouped.otherwise("found")).to_series()
 
 
-def phase_rows(coverage: CallCoverage, kernels: pl.DataFrame, gpus: int) -> list[PhaseRow]:
+def phase_rows(coverage: CallCoverage, timed: pl.DataFrame, gpus: int) -> list[PhaseRow]:
     """One row a tag of the job's calls, the longest first; none without tags. Arguments as in pattern_rows."""
     live = coverage.kinds.filter(~pl.col("captured"))
     if live["tag"].null_count() == len(live):
@@ -112,7 +112,7 @@ def phase_rows(coverage: CallCoverage, kernels: pl.DataFrame, gpus: int) -> list
     called = live.group_by("tag", maintain_order=True).agg(
         calls=pl.col("count").sum(), total_bytes=(pl.col("bytes") * pl.col("count")).sum()
     )
-    for times in (coverage.ran, coverage.estimated(["tag"], kernels)):
+    for times in (coverage.ran, coverage.estimated(["tag"], timed)):
         called = called.join(times, on="tag", how="left", nulls_equal=True, maintain_order="left")
     rows = [
         PhaseRow(
@@ -146,10 +146,29 @@ def bus_bandwidth() -> pl.Expr:
     return pl.when(median_ns > 0).then(pl.col("moved").median() / median_ns)
 
 
-def pattern_rows(coverage: CallCoverage, kernels: pl.DataFrame, gpus: int) -> list[PatternRow]:
+def time_kinds(of_kinds: Iterable[pl.DataFrame]) -> pl.DataFrame:
+    """What the kernels of each pattern and size class took: a row each, from WholeRun.of_kinds."""
+    rows = [
+        kernels.join(bus_factors(kernels), on=["pattern", "ranks"])
+        .with_columns(moved=pl.col("bytes") * pl.col("factor"))
+        .group_by(KEY, maintain_order=True)
+        .agg(
+            timed=pl.len(),
+            time_ns=pl.col("inside_ns").sum(),
+            median_ns=pl.col("duration_ns").median(),
+            busbw=bus_bandwidth(),
+            kernel_bytes=pl.col("bytes").sum(),
+            kernel_median=pl.col("bytes").median(),
+        )
+        for kernels in of_kinds
+    ]
+    return pl.concat(rows)
+
+
+def pattern_rows(coverage: CallCoverage, timed: pl.DataFrame, gpus: int) -> list[PatternRow]:
     """One row a pattern and size class, the longest first.
 
-    `kernels` are those of RunTables; `gpus` divides times into means per GPU.
+    `timed`: as time_kinds has it; `gpus` divides times into means per GPU.
     """
     count = pl.col("count")
     called = (
@@ -166,23 +185,10 @@ def pattern_rows(coverage: CallCoverage, kernels: pl.DataFrame, gpus: int) -> li
             )
             / 2,
         )
-        .join(coverage.estimated(KEY, kernels), on=KEY, how="left")
-    )
-    ran = (
-        kernels.join(bus_factors(kernels), on=["pattern", "ranks"])
-        .with_columns(moved=pl.col("bytes") * pl.col("factor"))
-        .group_by(KEY, maintain_order=True)
-        .agg(
-            timed=pl.len(),
-            time_ns=pl.col("inside_ns").sum(),
-            median_ns=pl.col("duration_ns").median(),
-            busbw=bus_bandwidth(),
-            kernel_bytes=pl.col("bytes").sum(),
-            kernel_median=pl.col("bytes").median(),
-        )
+        .join(coverage.estimated(KEY, timed), on=KEY, how="left")
     )
     rows: list[PatternRow] = []
-    for row in called.join(ran, on=KEY, how="full", coalesce=True).sort(KEY).iter_rows(named=True):
+    for row in called.join(timed, on=KEY, how="full", coalesce=True).sort(KEY).iter_rows(named=True):
         replayed = bool(row["captured_calls"]) or not row["calls"]
         rows.append(
             PatternRow(

@@ -3,12 +3,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import numpy as np
 import polars as pl
 
 from powerccl.analysis.communication import KEY, bus_bandwidth, bus_factors, long_ns
 from powerccl.analysis.report_findings import LinkRow, Reference
-from powerccl.analysis.stragglers import Ints
 from powerccl.quantities import plural
 
 NO_PROFILE = "no platform profile"  # the reason of all rows, then
@@ -20,23 +21,19 @@ CLEARLY = 4
 
 
 def link_rows(
-    kernels: pl.DataFrame, waiting_ns: Ints, reference: Reference | None, uncertainty_us: float = 0.0
+    of_kinds: Iterable[pl.DataFrame], reference: Reference | None, uncertainty_us: float = 0.0
 ) -> list[LinkRow]:
     """One row a pattern and size class, the longest first.
 
-    `kernels` are those of RunTables, and `waiting_ns` is of each of them (stragglers.Matched).
+    `of_kinds`: kernels as WholeRun.of_kinds has them, with `waiting_ns` (stragglers.Matched).
     `uncertainty_us`: of one rank's times against another's. A transfer that is not clearly longer has no bandwidth.
     """
-    if not len(kernels):
-        return []
     length = long_ns()
     # The rank that came last has not waited.
     left = pl.when(pl.col("waiting_ns") >= 0).then((length - pl.col("waiting_ns")).clip(lower_bound=1))
     clear = (left >= NOISE * length) & (left > CLEARLY * 1e3 * uncertainty_us)
-    table = (
-        kernels.select(*KEY, "ranks", "bytes", "duration_ns", "inside_ns")
-        .with_columns(waiting_ns=pl.Series(waiting_ns))
-        .join(bus_factors(kernels), on=["pattern", "ranks"])
+    rows = [
+        kernels.join(bus_factors(kernels), on=["pattern", "ranks"])
         .with_columns(moved=pl.col("bytes") * pl.col("factor"))
         .group_by(KEY, maintain_order=True)
         .agg(
@@ -49,8 +46,9 @@ def link_rows(
             transfer=(pl.col("moved") / left).filter(clear).median(),
             left=(left / length).median(),
         )
-        .sort("time_ns", descending=True)
-    )
+        for kernels in of_kinds
+    ]
+    table = pl.concat(rows).sort("time_ns", descending=True, maintain_order=True)
     return [_row(row, reference) for row in table.iter_rows(named=True) if row["busbw"]]
 
 
@@ -93,12 +91,15 @@ def profile_busbw(reference: Reference, pattern: str, size_bytes: float) -> floa
     return float(np.interp(np.log2(max(size_bytes, 1)), sizes, [point[1] for point in points]))
 
 
-def alone_watts(kernels: pl.DataFrame, reference: Reference | None) -> float | None:
-    """What a GPU draws that does nothing but this run's communication, by its time; None: the profile does not know."""
-    if reference is None or not len(kernels):
+def alone_watts(totals: pl.DataFrame, reference: Reference | None) -> float | None:
+    """What a GPU draws that does nothing but this run's communication, by its time; None: the profile does not know.
+
+    `totals`: as WholeRun has them.
+    """
+    if reference is None:
         return None
     total = weight = 0.0
-    rows = kernels.group_by("pattern", "bytes", maintain_order=True).agg(pl.col("duration_ns").sum())
+    rows = totals.group_by("pattern", "bytes", maintain_order=True).agg(pl.col("duration_ns").sum())
     for pattern, size, time_ns in rows.iter_rows():
         watts = watts_alone(reference, pattern, size)
         if watts is not None:

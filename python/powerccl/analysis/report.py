@@ -40,7 +40,7 @@ from powerccl.analysis.report_findings import (
 )
 from powerccl.analysis.shares import of_job, working
 from powerccl.analysis.startup import add_startup
-from powerccl.analysis.stragglers import add_costs, in_sequence, match
+from powerccl.analysis.stragglers import in_sequence, match
 from powerccl.analysis.summary import summarise
 from powerccl.analysis.ways import WaysFindings
 from powerccl.analysis.whole_run import WholeRun, whole_run
@@ -135,7 +135,6 @@ def report(
     exposed = _exposure(built, curves, reference)
     work = working(run, kernels, built.ends, built.cuts)
     breakdown = break_down(run, built, matched, exposed, curves, profiled, work)
-    add_costs(matched, kernels, breakdown.sets)
     summary.shares = of_job(breakdown.ranks, work, summary.communication)
     add_startup(summary.shares, run, work, curves)
     add_iteration(summary, run, work, curves)
@@ -147,7 +146,7 @@ def report(
         exposure_source=exposed.source,
         exposure_why=exposed.why,
         peers=matched.peers,
-        link=link_rows(kernels, matched.waiting_ns, reference, matched.peers.uncertainty_us or 0.0),
+        link=link_rows(built.of_kinds(waiting_ns=matched.waiting_ns), reference, matched.peers.uncertainty_us or 0.0),
         platform=reference.name if reference else "",
         platform_provenance=reference.provenance if reference else "",
         energy=energy,
@@ -186,8 +185,7 @@ def waiting_of(run: RunData) -> Waiting:
     breakdown = break_down(
         run, built, matched, exposed, energy_curves(run), {}, working(run, built.kernels, built.ends, built.cuts)
     )
-    add_costs(matched, built.kernels, breakdown.sets)
-    link = link_rows(built.kernels, matched.waiting_ns, None, matched.peers.uncertainty_us or 0.0)
+    link = link_rows(built.of_kinds(waiting_ns=matched.waiting_ns), None, matched.peers.uncertainty_us or 0.0)
     return Waiting(matched.peers, link, breakdown.ranks)
 
 
@@ -253,7 +251,7 @@ def _exposure(built: WholeRun, curves: dict[str, EnergyCurve], reference: Refere
     """Exposed communication, as far as records show it; NONE and the reason if they do not."""
     if built.marks:
         return built.marks
-    watts = alone_watts(built.kernels, reference)
+    watts = alone_watts(built.totals, reference)
     if len(built.kernels) and watts is None:
         why = "not known: the job's streams have no marks, and no platform profile has the power of communication"
         return Exposure({}, NONE, why)
@@ -320,8 +318,10 @@ def _counts(run: RunData, built: WholeRun) -> list[CountRow]:
     called = built.coverage.kinds.group_by(KEY, maintain_order=True).agg(
         calls=pl.col("count").sum(), call_bytes=(pl.col("bytes") * pl.col("count")).sum()
     )
-    ran = built.kernels.group_by(KEY, maintain_order=True).agg(
-        kernels=pl.len(), kernel_bytes=pl.col("bytes").sum(), time_ns=pl.col("inside_ns").sum()
+    ran = built.totals.group_by(KEY, maintain_order=True).agg(
+        kernels=pl.col("count").sum(),
+        kernel_bytes=(pl.col("bytes") * pl.col("count")).sum(),
+        time_ns=pl.col("time_ns").sum(),
     )
     joined = called.join(ran, on=KEY, how="full", coalesce=True).sort(KEY)
     return [

@@ -8,7 +8,7 @@ the same host are compared.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
@@ -191,35 +191,38 @@ class _Found:
         return {number: behind[at] for number, at in _by_rank(rank).items()}
 
 
-def add_costs(matched: Matched, kernels: pl.DataFrame, sets: Mapping[int, Sets]) -> None:
-    """What each straggler costs, from the times of the ranks that wait for it; `kernels` are those of `matched`."""
-    gains: dict[int, float] = {}
-    waited: dict[int, float] = {}
-    exact = True
-    rank, start = kernels["rank"].to_numpy(), kernels["start_ns"].to_numpy()
-    waiting = np.flatnonzero(matched.last_rank >= 0)
-    for peer, places in _by_rank(rank[waiting]).items():
-        of = sets.get(peer)
-        if of is None:
-            continue
-        for late, chosen in _by_rank(matched.last_rank[waiting[places]]).items():
-            at = waiting[places[chosen]]
-            spans = iv.union(start[at] + matched.others_ns[at], start[at] + matched.waiting_ns[at])
+class Costs:
+    """What each straggler costs, from the times of the ranks that wait for it."""
+
+    def __init__(self) -> None:
+        self._gains: dict[int, float] = {}
+        self._waited: dict[int, float] = {}
+        self._exact = True
+
+    def add(self, of: Sets, start: Ints, waiting_ns: Ints, last_rank: npt.NDArray[np.int32], others_ns: Ints) -> None:
+        """Of one rank that may have waited: its sets, and its kernels as Matched has them."""
+        waiting = np.flatnonzero(last_rank >= 0)
+        for late, chosen in _by_rank(last_rank[waiting]).items():
+            at = waiting[chosen]
+            spans = iv.union(start[at] + others_ns[at], start[at] + waiting_ns[at])
             spans = iv.intersection(iv.clip(spans, *of.span), of.communication)
             if of.computation is not None:
                 spans = iv.minus(spans, of.computation)
             elif of.exposed is not None:
                 spans = iv.intersection(spans, of.exposed)
             else:
-                exact = False
+                self._exact = False
             length_s = iv.length_ns(spans) / 1e9
-            gains[late] = max(gains.get(late, 0.0), length_s)
-            waited[late] = waited.get(late, 0.0) + length_s
-    for row in matched.peers.ranks:
-        gain = gains.get(row.rank, 0.0)
-        row.cost_s, row.cost_at_most_s = (gain, None) if exact else (None, gain)
-        row.waited_s = waited.get(row.rank, 0.0)
-    matched.peers.ranks.sort(key=lambda row: -(row.cost_s or row.cost_at_most_s or 0.0))
+            self._gains[late] = max(self._gains.get(late, 0.0), length_s)
+            self._waited[late] = self._waited.get(late, 0.0) + length_s
+
+    def add_to(self, peers: Peers) -> None:
+        """Fill in the rows of the stragglers, and sort them by cost."""
+        for row in peers.ranks:
+            gain = self._gains.get(row.rank, 0.0)
+            row.cost_s, row.cost_at_most_s = (gain, None) if self._exact else (None, gain)
+            row.waited_s = self._waited.get(row.rank, 0.0)
+        peers.ranks.sort(key=lambda row: -(row.cost_s or row.cost_at_most_s or 0.0))
 
 
 def _why_not(run: RunData, kernels: int) -> str:

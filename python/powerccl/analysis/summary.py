@@ -90,14 +90,14 @@ def summarise(
     minutes, two minutes of its middle are attributed. `built`: the tables of the same window, if they exist already.
     """
     built = built or whole_run(run, window)
-    kernels, communicating, coverage = built.kernels, built.communicating, built.coverage
+    communicating, coverage = built.communicating, built.coverage
     curves = energy_curves(run)
     gpus = [_sample(run, gpu, communicating, curves, window) for gpu in _gpus(run)]
     ranks = find_ranks([life_of(trace) for trace in run.ranks])
-    patterns = pattern_rows(coverage, kernels, max(len(ranks), 1))
+    patterns = pattern_rows(coverage, built.timed, max(len(ranks), 1))
     part = _middle(built.part.kernels) if energy is None and window is None else None
     energy = energy or attribute(run, part or window, reference, built)
-    _fill_joules_per_operation(patterns, kernels, gpus, energy)
+    _fill_joules_per_operation(patterns, built, gpus, energy)
     wall_s = (window[1] - window[0]) / 1e9 if window else _wall_s(run)
     info = run.info
     said = dict.fromkeys([*tables.notes(run)["text"].to_list(), *mpi_notes(run)])
@@ -131,7 +131,7 @@ def summarise(
         clocks=clock_switches(tables.clocks(run), communicating),
         policy_outcome=policy_outcome(run),
         patterns=patterns,
-        phases=phase_rows(coverage, kernels, max(len(ranks), 1)),
+        phases=phase_rows(coverage, built.timed, max(len(ranks), 1)),
         gpus=[gpu.finding for gpu in gpus],
         mpi=summarise_mpi(run, wall_s),
         unrecorded=run.unrecorded,
@@ -139,7 +139,7 @@ def summarise(
         problems=[*run.problems, *filter(None, [run.late])],
     )
     _share_out(summary.communication, summary.gpus)
-    _count(summary.communication, coverage, kernels, summary.gpus)
+    _count(summary.communication, coverage, built.timed, summary.gpus)
     _mark_incomplete(summary.communication, run)
     summary.communication.estimated_s = sum(row.estimated_s for row in patterns)
     if summary.communication.untimed_captured_calls:
@@ -396,7 +396,7 @@ def _communication(gpus: list[_Sampled]) -> Communication:
     )
 
 
-def _count(communication: Communication, coverage: CallCoverage, kernels: pl.DataFrame, gpus: list[Gpu]) -> None:
+def _count(communication: Communication, coverage: CallCoverage, timed: pl.DataFrame, gpus: list[Gpu]) -> None:
     """Count calls. A captured one is made once and runs at each replay of its graph.
 
     Where calls were made and none was timed, no time is known to be communication, or to be anything else.
@@ -405,7 +405,7 @@ def _count(communication: Communication, coverage: CallCoverage, kernels: pl.Dat
     communication.calls = coverage.count(~captured)
     communication.captured_calls = coverage.count(captured)
     communication.timed_calls = coverage.timed
-    communication.untimed_calls = coverage.untimed(kernels)
+    communication.untimed_calls = coverage.untimed(timed)
     communication.untimed_captured_calls = coverage.count(captured, ~pl.col("timed"))
     if len(coverage.kinds) and not coverage.timed and not communication.time_s:
         communication.time_s = communication.other_average_watts = communication.other_clock_mhz = None
@@ -470,7 +470,7 @@ def _middle(kernels: pl.DataFrame) -> tuple[int, int] | None:
 
 
 def _fill_joules_per_operation(
-    patterns: list[PatternRow], kernels: pl.DataFrame, gpus: list[_Sampled], findings: EnergyFindings
+    patterns: list[PatternRow], built: WholeRun, gpus: list[_Sampled], findings: EnergyFindings
 ) -> None:
     """Fill joules_per_operation from stretches of one kind that outlast updates, back-to-back kernels as one.
 
@@ -478,9 +478,10 @@ def _fill_joules_per_operation(
     """
     curves = {gpu.finding.gpu: gpu for gpu in gpus}
     known = {(kind.pattern, kind.size_class_bytes): kind for kind in findings.kinds if kind.resolved}
-    for row in patterns:
+    rows_of = {(row.pattern, row.size_class_bytes): row for row in patterns}
+    for chosen in built.of_kinds("gpu", "start_ns", "stop_ns") if len(built.kernels) else []:
+        row = rows_of[chosen["pattern"][0], chosen["size_class"][0]]
         joules, operations = 0.0, 0
-        chosen = kernels.filter((pl.col("pattern") == row.pattern) & (pl.col("size_class") == row.size_class_bytes))
         for (gpu,), rows in chosen.group_by(["gpu"], maintain_order=True):
             sampled = curves.get(str(gpu))
             if sampled is None or sampled.attribution is None or not sampled.attribution.resolved:

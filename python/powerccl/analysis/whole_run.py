@@ -9,34 +9,39 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 
+import numpy as np
 import polars as pl
 
 from powerccl.analysis import intervals as iv
-from powerccl.analysis.communication import KEY, CallCoverage, communication_intervals, cover
+from powerccl.analysis.communication import KEY, CallCoverage, communication_intervals, cover, time_kinds
 from powerccl.analysis.exposure import Exposure, together, with_operations
 from powerccl.analysis.iterations import Cut
 from powerccl.analysis.run_tables import RunTables, Window, run_tables
 from powerccl.analysis.shares import Ends, cuts_of, ends_of
-from powerccl.analysis.stragglers import Sequence, in_sequence
+from powerccl.analysis.stragglers import Ints, Sequence, in_sequence
 from powerccl.traces import tables
 from powerccl.traces.folder import RunData
 from powerccl.traces.rank import RankTrace
 
-COLUMNS = ("rank", "gpu", "ranks", "start_ns", "stop_ns", "duration_ns", "bytes", *KEY)
+COLUMNS = ("rank", "gpu", "start_ns", "stop_ns", "duration_ns", "kind")
+KIND = (*KEY, "ranks", "bytes")  # what kernels have in common
 
 
 @dataclass(frozen=True)
 class WholeRun:
     """All of a run, or of a window of it.
 
-    `kernels`: those of the window, COLUMNS of RunTables.kernels. `part`: tables of all columns, of the part of a large
-    run whose records are kept. `marks`: as RunTables has them. `ends`, `cuts`: as shares.working takes them.
+    `kernels`: those of the window, in the order of RunTables.kernels, with COLUMNS of it. Their `kind` is a row of
+    `kinds`, which has the columns of KIND. `part`: tables of all columns, of the part of a large run whose records are
+    kept. `marks`: as RunTables has them. `ends`, `cuts`: as shares.working takes them.
     """
 
     run: RunData
     window: Window | None
     kernels: pl.DataFrame
+    kinds: pl.DataFrame
     coverage: CallCoverage
     sequence: Sequence
     marks: Exposure | None
@@ -44,6 +49,45 @@ class WholeRun:
     ends: Ends
     cuts: dict[tuple[str, int], Cut]
     part: RunTables
+
+    @cached_property
+    def rows_of(self) -> dict[int, slice]:
+        """Which kernels are each rank's."""
+        rank = self.kernels["rank"].to_numpy()
+        begins = np.flatnonzero(np.append(True, rank[1:] != rank[:-1])[: len(rank)])
+        ends = np.append(begins[1:], len(rank))
+        return {int(rank[begin]): slice(begin, end) for begin, end in zip(begins.tolist(), ends.tolist(), strict=True)}
+
+    @cached_property
+    def totals(self) -> pl.DataFrame:
+        """Of each of `kinds`: its columns, count, time_ns (in the window) and duration_ns of its kernels."""
+        sums = self.kernels.group_by("kind").agg(
+            count=pl.len(),
+            time_ns=pl.col("inside_ns").cast(pl.Int64).sum(),
+            duration_ns=pl.col("duration_ns").cast(pl.Int64).sum(),
+        )
+        return self.kinds.with_row_index("kind").join(sums, on="kind", maintain_order="left").drop("kind")
+
+    @cached_property
+    def timed(self) -> pl.DataFrame:
+        """As communication.time_kinds."""
+        return time_kinds(self.of_kinds())
+
+    def of_kinds(self, *columns: str, **more: Ints) -> Iterator[pl.DataFrame]:
+        """The kernels of each pattern and size class: columns of KIND, duration_ns, inside_ns, and those given.
+
+        `more`: values of all kernels. At least one table, without rows if there are no kernels.
+        """
+        numbered = self.kinds.with_columns(key=pl.struct(KEY).rank("dense").cast(pl.Int32))
+        key = numbered["key"].to_numpy()[self.kernels["kind"].to_numpy()] if len(self.kernels) else np.empty(0)
+        for number in numbered["key"].unique(maintain_order=True).to_list() or [0]:
+            rows = pl.Series(np.flatnonzero(key == number))
+            table = self.kernels.select("kind", "duration_ns", "inside_ns", *columns)[rows]
+            yield table.with_columns(
+                pl.col("duration_ns", "inside_ns").cast(pl.Int64),
+                *(self.kinds[name].gather(table["kind"]) for name in KIND),
+                **{name: pl.Series(values[rows.to_numpy()]) for name, values in more.items()},
+            )
 
 
 def whole_run(run: RunData, window: Window | None = None, operations: bool = False) -> WholeRun:
@@ -84,6 +128,7 @@ class _Gathered:
     sequences: list[Sequence] = field(default_factory=list)
     marks: list[Exposure] = field(default_factory=list)
     communicating: dict[str, iv.Intervals] = field(default_factory=dict)
+    kinds: list[pl.DataFrame] = field(default_factory=list)
     ends: Ends = field(default_factory=dict)
     cuts: dict[tuple[str, int], Cut] = field(default_factory=dict)
 
@@ -97,9 +142,18 @@ class _Gathered:
         if built.marks:
             self.marks.append(built.marks)
         self.communicating |= communication_intervals(kernels)
-        narrow = (with_operations(kernels) if "operation" in self.columns else kernels).select(*self.columns)
-        if self.run.in_part:
-            narrow = narrow.with_columns(pl.col("rank", "ranks").cast(pl.Int32))
+        kinds = kernels.select(KIND).unique(maintain_order=True)
+        first = sum(len(known) for known in self.kinds)
+        self.kinds.append(kinds)
+        numbered = kinds.with_columns(kind=pl.int_range(first, first + len(kinds), dtype=pl.UInt32, eager=True))
+        narrow = kernels.with_columns(
+            kernels.select(KIND).join(numbered, on=KIND, how="left", maintain_order="left")["kind"],
+            pl.col("rank").cast(pl.Int32),
+        )
+        if "operation" in self.columns:
+            narrow = with_operations(narrow)
+        if (narrow["duration_ns"] < 1 << 32).all():
+            narrow = narrow.with_columns(pl.col("duration_ns").cast(pl.UInt32))
         for name, parts in self.columns.items():
             parts.append(narrow[name])
 
@@ -110,6 +164,7 @@ class _Gathered:
             run=self.run,
             window=self.window,
             kernels=kernels if self.window else kernels.with_columns(inside_ns="duration_ns"),
+            kinds=pl.concat(self.kinds),
             coverage=CallCoverage.together(self.coverage),
             sequence=Sequence.together(self.sequences),
             marks=together(self.marks) if self.marks else None,

@@ -228,8 +228,8 @@ def _extrapolate(energy: EnergyFindings, kernels: pl.DataFrame, built: WholeRun,
         setattr(energy, f"joules_{name}", None if value is None else value * factor)
     known = (energy.joules_communication, energy.joules_computation, energy.joules_unexplained)
     energy.joules_total = sum(each or 0.0 for each in (*known, energy.joules_idle))
-    counted = built.kernels.group_by(pl.col("pattern").cast(pl.String), "size_class").agg(
-        pl.len(), pl.col("inside_ns").sum()
+    counted = built.totals.group_by(pl.col("pattern").cast(pl.String), "size_class").agg(
+        pl.col("count", "time_ns").sum()
     )
     counts = {(pattern, size): (count, time_ns) for pattern, size, count, time_ns in counted.iter_rows()}
     for kind in energy.kinds:
