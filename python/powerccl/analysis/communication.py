@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 import polars as pl
 
 from powerccl import patterns
@@ -128,41 +129,74 @@ def phase_rows(coverage: CallCoverage, timed: pl.DataFrame, gpus: int) -> list[P
     return sorted(rows, key=lambda row: -(row.time_s + row.estimated_s))
 
 
-def bus_factors(kernels: pl.DataFrame) -> pl.DataFrame:
-    """Bus over algorithm bandwidth of each pattern and number of ranks: columns pattern, ranks, factor."""
-    pairs = kernels.select("pattern", "ranks").unique(maintain_order=True)
-    factors = [patterns.bus_factor(pattern, ranks) for pattern, ranks in pairs.iter_rows()]
-    return pairs.with_columns(factor=pl.Series(factors, dtype=pl.Float64).fill_nan(None))
+@dataclass(frozen=True)
+class Alike:
+    """Kernels of one pattern and size class.
+
+    `kinds`: their ranks, bytes, and `moved` (bytes that cross a link; NaN: the pattern has no bus bandwidth), and how
+    many there are of each (`count`). Of each kernel: `kind` (a row of `kinds`), its times, and what else was asked for.
+    """
+
+    pattern: str
+    size_class: int
+    kinds: pl.DataFrame
+    kind: npt.NDArray[np.int64]
+    duration_ns: npt.NDArray[np.int64]
+    inside_ns: npt.NDArray[np.int64]
+    more: dict[str, npt.NDArray[np.int64]]
+
+    def median(self, column: str) -> float | None:
+        """Of a column of `kinds`, over the kernels."""
+        known = self.kinds.filter(pl.col(column).is_not_nan() if column == "moved" else True, pl.col("count") > 0)
+        values, count = known.sort(column).select(column, pl.col("count").cum_sum()).to_numpy().T
+        if not len(values):
+            return None
+        # The mean of the two in the middle.
+        return float(values[np.searchsorted(count, [count[-1] / 2, count[-1] / 2 + 0.5])].mean())
+
+    @property
+    def busbw(self) -> float | None:
+        """GB/s of the median operation: what it moved over how long it took, as a reader divides them."""
+        moved, median_ns = self.median("moved"), float(np.median(self.duration_ns))
+        return moved / median_ns if moved is not None and median_ns > 0 else None
 
 
-def long_ns() -> pl.Expr:
-    """A kernel's length; null where clock ticks give it none, and so no bandwidth."""
-    return pl.when(pl.col("duration_ns") > 0).then(pl.col("duration_ns"))
+def moved(kinds: pl.DataFrame) -> pl.Series:
+    """Bytes that one operation of each kind (pattern, ranks, bytes) moves over a link; NaN: not known."""
+    pairs = kinds.select("pattern", "ranks").unique(maintain_order=True)
+    factors = {(pattern, ranks): patterns.bus_factor(pattern, ranks) for pattern, ranks in pairs.iter_rows()}
+    return pl.Series(
+        [
+            size * factors[pattern, ranks]
+            for pattern, ranks, size in kinds.select("pattern", "ranks", "bytes").iter_rows()
+        ],
+        dtype=pl.Float64,
+    )
 
 
-def bus_bandwidth() -> pl.Expr:
-    """GB/s of the median operation: what it moved (column `moved`) over how long it took, as a reader divides them."""
-    median_ns = pl.col("duration_ns").median()  # 0 where clock ticks give most of them no length
-    return pl.when(median_ns > 0).then(pl.col("moved").median() / median_ns)
-
-
-def time_kinds(of_kinds: Iterable[pl.DataFrame]) -> pl.DataFrame:
+def time_kinds(of_kinds: Iterable[Alike]) -> pl.DataFrame:
     """What the kernels of each pattern and size class took: a row each, from WholeRun.of_kinds."""
     rows = [
-        kernels.join(bus_factors(kernels), on=["pattern", "ranks"])
-        .with_columns(moved=pl.col("bytes") * pl.col("factor"))
-        .group_by(KEY, maintain_order=True)
-        .agg(
-            timed=pl.len(),
-            time_ns=pl.col("inside_ns").sum(),
-            median_ns=pl.col("duration_ns").median(),
-            busbw=bus_bandwidth(),
-            kernel_bytes=pl.col("bytes").sum(),
-            kernel_median=pl.col("bytes").median(),
-        )
-        for kernels in of_kinds
+        {
+            "pattern": alike.pattern,
+            "size_class": alike.size_class,
+            "timed": len(alike.kind),
+            "time_ns": int(alike.inside_ns.sum()),
+            "median_ns": float(np.median(alike.duration_ns)),
+            "busbw": alike.busbw,
+            "kernel_bytes": int(alike.kinds.select((pl.col("bytes") * pl.col("count")).sum()).item()),
+            "kernel_median": alike.median("bytes"),
+        }
+        for alike in of_kinds
     ]
-    return pl.concat(rows)
+    columns: tables.Schema = {
+        "pattern": tables.PATTERN,
+        **dict.fromkeys(("size_class", "timed", "time_ns"), pl.Int64),
+        **dict.fromkeys(("median_ns", "busbw"), pl.Float64),
+        "kernel_bytes": pl.Int64,
+        "kernel_median": pl.Float64,
+    }
+    return pl.DataFrame(rows, schema=columns)
 
 
 def pattern_rows(coverage: CallCoverage, timed: pl.DataFrame, gpus: int) -> list[PatternRow]:

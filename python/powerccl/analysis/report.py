@@ -130,7 +130,7 @@ def report(
     kernels = built.kernels
     notes: list[str] = []
     profiled = _profiled(run, kineto, built.part.kernels, notes)
-    matched = match(run, built.sequence, kernels)
+    matched = built.matched
     curves = energy_curves(run)
     exposed = _exposure(built, curves, reference)
     work = working(run, kernels, built.ends, built.cuts)
@@ -180,7 +180,7 @@ class Waiting:
 def waiting_of(run: RunData) -> Waiting:
     """As `report` has it, without all else."""
     built = whole_run(run, run.window)
-    matched = match(run, built.sequence, built.kernels)
+    matched = built.matched
     exposed = built.marks or Exposure({}, NONE, "")
     breakdown = break_down(
         run, built, matched, exposed, energy_curves(run), {}, working(run, built.kernels, built.ends, built.cuts)

@@ -138,6 +138,8 @@ def match(run: RunData, sequence: Sequence, kernels: pl.DataFrame) -> Matched:
         uncertainty_us=uncertainty_ns / 1e3,
         ranks=_rank_rows(run, found),
     )
+    if int(waiting.max(initial=0)) < 1 << 31:  # in half of the memory
+        waiting, others = waiting.astype(np.int32), others.astype(np.int32)
     return Matched(waiting[inside], peers, last_rank[inside], others[inside])
 
 
@@ -188,7 +190,7 @@ class _Found:
     def behind_ns(self) -> dict[int, Ints]:
         """How far each rank was behind the next to last, of the collectives to which it came last."""
         rank, behind = (np.concatenate(column) for column in zip(*self._late, strict=True))
-        return {number: behind[at] for number, at in _by_rank(rank).items()}
+        return {number: behind[at] for number, at in by_number(rank).items()}
 
 
 class Costs:
@@ -202,7 +204,7 @@ class Costs:
     def add(self, of: Sets, start: Ints, waiting_ns: Ints, last_rank: npt.NDArray[np.int32], others_ns: Ints) -> None:
         """Of one rank that may have waited: its sets, and its kernels as Matched has them."""
         waiting = np.flatnonzero(last_rank >= 0)
-        for late, chosen in _by_rank(last_rank[waiting]).items():
+        for late, chosen in by_number(last_rank[waiting]).items():
             at = waiting[chosen]
             spans = iv.union(start[at] + others_ns[at], start[at] + waiting_ns[at])
             spans = iv.intersection(iv.clip(spans, *of.span), of.communication)
@@ -301,11 +303,11 @@ def _communicators(run: RunData, kernels: pl.DataFrame) -> tuple[npt.NDArray[np.
     return number, np.array([*members.counts, 0])[number]
 
 
-def _by_rank(ranks: npt.NDArray[np.signedinteger[Any]]) -> dict[int, Ints]:
-    """The places of each rank, in order."""
-    order = np.argsort(ranks, kind="stable")
-    opens = np.flatnonzero(np.diff(ranks[order], prepend=ranks[order[:1]] - 1))
-    return dict(zip(ranks[order[opens]].tolist(), np.split(order, opens[1:]), strict=True)) if len(ranks) else {}
+def by_number(numbers: npt.NDArray[np.signedinteger[Any]]) -> dict[int, Ints]:
+    """The places of each number, in order."""
+    order = np.argsort(numbers, kind="stable")
+    opens = np.flatnonzero(np.diff(numbers[order], prepend=numbers[order[:1]] - 1))
+    return dict(zip(numbers[order[opens]].tolist(), np.split(order, opens[1:]), strict=True)) if len(numbers) else {}
 
 
 def _rank_rows(run: RunData, found: _Found) -> list[Straggler]:

@@ -34,6 +34,7 @@ from powerccl.analysis.policy import policy_outcome
 from powerccl.analysis.report_findings import Parts, Reference
 from powerccl.analysis.shares import Sets, of_job, whole, working
 from powerccl.analysis.startup import add_startup
+from powerccl.analysis.stragglers import by_number
 from powerccl.analysis.whole_run import WholeRun, whole_run
 from powerccl.quantities import plural, said_once, seconds
 from powerccl.traces import tables
@@ -476,26 +477,34 @@ def _fill_joules_per_operation(
 
     Where most of its operations are shorter, from the regression of all samples, if that can tell.
     """
-    curves = {gpu.finding.gpu: gpu for gpu in gpus}
+    sampled = [gpu for gpu in gpus if gpu.attribution and gpu.attribution.resolved]
+    gpu_of = {rank: number for number, gpu in enumerate(sampled) for rank in gpu.finding.ranks}
     known = {(kind.pattern, kind.size_class_bytes): kind for kind in findings.kinds if kind.resolved}
-    rows_of = {(row.pattern, row.size_class_bytes): row for row in patterns}
-    for chosen in built.of_kinds("gpu", "start_ns", "stop_ns") if len(built.kernels) else []:
-        row = rows_of[chosen["pattern"][0], chosen["size_class"][0]]
+    long: dict[tuple[str, int], tuple[float, int]] = {}
+    median_us = {(row.pattern, row.size_class_bytes): row.median_us or 0.0 for row in patterns}
+    for alike in built.of_kinds("rank", "start_ns", "stop_ns") if sampled else []:
         joules, operations = 0.0, 0
-        for (gpu,), rows in chosen.group_by(["gpu"], maintain_order=True):
-            sampled = curves.get(str(gpu))
-            if sampled is None or sampled.attribution is None or not sampled.attribution.resolved:
+        kind_key = (alike.pattern, alike.size_class)
+        ranks, number = np.unique(alike.more["rank"], return_inverse=True)
+        of_gpus = np.array([gpu_of.get(rank, -1) for rank in ranks.tolist()])[number]
+        for index, places in by_number(of_gpus).items():
+            attribution = sampled[index].attribution
+            if index < 0 or attribution is None:
                 continue
-            curve = sampled.attribution.curve
+            curve = attribution.curve
             update_ns = max(curve.update_ns, 1e6 * (findings.update_ms or 0.0))
-            start, stop = rows["start_ns"].to_numpy(), rows["stop_ns"].to_numpy()
-            stretches = clip_to(curve, iv.union(start, stop + int((row.median_us or 0.0) * 100)), sharp=True)
-            long = stretches[stretches[:, 1] - stretches[:, 0] >= LONG_IN_UPDATES * update_ns]
-            inside = iv.contains(long, start) & iv.contains(long, stop - 1)
+            start, stop = (alike.more[name][places] for name in ("start_ns", "stop_ns"))
+            stretches = clip_to(curve, iv.union(start, stop + int(median_us[kind_key] * 100)), sharp=True)
+            lasting = stretches[stretches[:, 1] - stretches[:, 0] >= LONG_IN_UPDATES * update_ns]
+            inside = iv.contains(lasting, start) & iv.contains(lasting, stop - 1)
             joules += curve.within(iv.union(start[inside], stop[inside]))
             operations += int(inside.sum())
-        kind = known.get((row.pattern, row.size_class_bytes))
-        if kind is not None and operations < MOSTLY_LONG * len(chosen):
+        long[kind_key] = (joules, operations)
+    for row in patterns:
+        key = (row.pattern, row.size_class_bytes)
+        joules, operations = long.get(key, (0.0, 0))
+        kind = known.get(key)
+        if kind is not None and operations < MOSTLY_LONG * row.timed:
             row.joules_per_operation, row.joules_low, row.joules_high = kind.joules_per_operation, kind.low, kind.high
         elif operations:
             row.joules_per_operation = joules / operations

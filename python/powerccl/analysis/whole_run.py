@@ -15,21 +15,22 @@ import numpy as np
 import polars as pl
 
 from powerccl.analysis import intervals as iv
-from powerccl.analysis.communication import KEY, CallCoverage, communication_intervals, cover, time_kinds
+from powerccl.analysis.communication import KEY, Alike, CallCoverage, communication_intervals, cover, moved, time_kinds
 from powerccl.analysis.exposure import Exposure, together, with_operations
 from powerccl.analysis.iterations import Cut
 from powerccl.analysis.run_tables import RunTables, Window, run_tables
 from powerccl.analysis.shares import Ends, cuts_of, ends_of
-from powerccl.analysis.stragglers import Ints, Sequence, in_sequence
-from powerccl.traces import tables
+from powerccl.analysis.stragglers import Ints, Matched, Sequence, in_sequence, match
+from powerccl.memory import give_back
+from powerccl.traces import records, tables
 from powerccl.traces.folder import RunData
-from powerccl.traces.rank import RankTrace
+from powerccl.traces.rank import PER_CALL, RankTrace
 
 COLUMNS = ("rank", "gpu", "start_ns", "stop_ns", "duration_ns", "kind")
 KIND = (*KEY, "ranks", "bytes")  # what kernels have in common
 
 
-@dataclass(frozen=True)
+@dataclass
 class WholeRun:
     """All of a run, or of a window of it.
 
@@ -43,7 +44,7 @@ class WholeRun:
     kernels: pl.DataFrame
     kinds: pl.DataFrame
     coverage: CallCoverage
-    sequence: Sequence
+    sequence: Sequence | None  # until it was used
     marks: Exposure | None
     communicating: dict[str, iv.Intervals]
     ends: Ends
@@ -57,6 +58,25 @@ class WholeRun:
         begins = np.flatnonzero(np.append(True, rank[1:] != rank[:-1])[: len(rank)])
         ends = np.append(begins[1:], len(rank))
         return {int(rank[begin]): slice(begin, end) for begin, end in zip(begins.tolist(), ends.tolist(), strict=True)}
+
+    @cached_property
+    def matched(self) -> Matched:
+        """As stragglers.match."""
+        sequence, self.sequence = self.sequence, None
+        assert sequence is not None
+        return match(self.run, sequence, self.kernels)
+
+    @cached_property
+    def spans(self) -> dict[str, tuple[int, int]]:
+        """Of each GPU, its first kernel's start and its last one's end (host ns)."""
+        spans: dict[str, tuple[int, int]] = {}
+        for trace in self.run.ranks:
+            if rows := self.rows_of.get(trace.rank):
+                one = self.kernels[rows]
+                first, last = int(one["start_ns"].to_numpy().min()), int(one["stop_ns"].to_numpy().max())
+                before = spans.get(trace.gpu, (first, last))
+                spans[trace.gpu] = (min(first, before[0]), max(last, before[1]))
+        return spans
 
     @cached_property
     def totals(self) -> pl.DataFrame:
@@ -73,21 +93,33 @@ class WholeRun:
         """As communication.time_kinds."""
         return time_kinds(self.of_kinds())
 
-    def of_kinds(self, *columns: str, **more: Ints) -> Iterator[pl.DataFrame]:
-        """The kernels of each pattern and size class: columns of KIND, duration_ns, inside_ns, and those given.
-
-        `more`: values of all kernels. At least one table, without rows if there are no kernels.
-        """
-        numbered = self.kinds.with_columns(key=pl.struct(KEY).rank("dense").cast(pl.Int32))
-        key = numbered["key"].to_numpy()[self.kernels["kind"].to_numpy()] if len(self.kernels) else np.empty(0)
-        for number in numbered["key"].unique(maintain_order=True).to_list() or [0]:
-            rows = pl.Series(np.flatnonzero(key == number))
-            table = self.kernels.select("kind", "duration_ns", "inside_ns", *columns)[rows]
-            yield table.with_columns(
-                pl.col("duration_ns", "inside_ns").cast(pl.Int64),
-                *(self.kinds[name].gather(table["kind"]) for name in KIND),
-                **{name: pl.Series(values[rows.to_numpy()]) for name, values in more.items()},
+    def of_kinds(self, *columns: str, **more: Ints) -> Iterator[Alike]:
+        """The kernels of each pattern and size class, with these columns of `kernels` and values of all kernels."""
+        codes = self.kinds.select(pl.struct(KEY).rank("dense").cast(pl.Int32)).to_series()
+        values = {name: self.kernels[name].to_numpy() for name in ("kind", "duration_ns", "inside_ns", *columns)} | more
+        counts = np.bincount(values["kind"], minlength=len(self.kinds))
+        kinds = self.kinds.with_columns(moved(self.kinds).alias("moved"), count=pl.Series(counts))
+        key_of = codes.to_numpy()[values["kind"]] if len(codes) else np.empty(0)
+        for code in codes.unique(maintain_order=True).to_list():
+            rows, own = np.flatnonzero(key_of == code), np.flatnonzero(codes.to_numpy() == code)
+            place = np.zeros(len(codes), np.int64)
+            place[own] = np.arange(len(own))
+            duration, inside = (values[name][rows].astype(np.int64) for name in ("duration_ns", "inside_ns"))
+            yield Alike(
+                pattern=str(kinds["pattern"][int(own[0])]),
+                size_class=int(kinds["size_class"][int(own[0])]),
+                kinds=kinds[own],
+                kind=place[values["kind"][rows]],
+                duration_ns=duration,
+                inside_ns=inside,
+                more={name: values[name][rows] for name in (*columns, *more)},
             )
+
+
+def spans_of(kernels: pl.DataFrame) -> dict[str, tuple[int, int]]:
+    """As WholeRun.spans, of a table of kernels."""
+    spans = kernels.group_by("gpu", maintain_order=True).agg(pl.col("start_ns").min(), pl.col("stop_ns").max())
+    return {str(gpu): (int(first), int(last)) for gpu, first, last in spans.iter_rows()}
 
 
 def whole_run(run: RunData, window: Window | None = None, operations: bool = False) -> WholeRun:
@@ -97,7 +129,13 @@ def whole_run(run: RunData, window: Window | None = None, operations: bool = Fal
     gathered = _Gathered(run, window, {name: [] for name in (*COLUMNS, *added)})
     if run.in_part:
         for piece in pieces(run):
-            gathered.add(run_tables(piece, window))
+            tables_of = run_tables(piece, window)
+            _ = tables_of.all_calls
+            for trace in piece.ranks:  # of which all is in the tables now
+                trace.kinds |= {kind: trace.kinds[kind][:0] for kind in PER_CALL if kind != records.TAG}
+            gathered.add(tables_of)
+            del tables_of
+            give_back()
     else:
         gathered.add(part)
     return gathered.whole(part)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from powerccl import clean, quantities
 from powerccl.files import MOST_INFO, list_files, read_bytes
+from powerccl.memory import give_back
 from powerccl.quantities import plural
 from powerccl.traces.helpers import PREFIX as HELPERS
 from powerccl.traces.helpers import SUFFIX, HelperEvent, read_helper_events
@@ -125,6 +126,8 @@ def read_run(
         lambda path: read_rank(path, scans.get(path), run.window, length_ns, parts.get(path)),
         SCANNERS if parts else 1,
     )
+    if parts:
+        give_back()
     run.mpi = _read_each(run, "mpi-*.trace", lambda path: read_rank(path, length_ns=length_ns))
     run.cpu = _read_each(run, "cpu-*.csv", read_cpu)
     _read_power(run)

@@ -67,10 +67,10 @@ class RankTrace(TraceHeader):
 
     def whole(self) -> RankTrace:
         """The trace with all of its records; they are read again where not all were kept."""
-        if self.load is None:
-            return self
         trace = copy.copy(self)
-        trace.kinds, trace.calls_before, trace.load = self.load(), {}, None
+        trace.kinds = dict(self.kinds)
+        if self.load is not None:
+            trace.kinds, trace.calls_before, trace.load = self.load(), {}, None
         return trace
 
     def last_ns(self) -> int:

@@ -22,7 +22,7 @@ from powerccl.analysis.attribution.phases import ALONE, BESIDE, Kind, Phase, Tim
 from powerccl.analysis.attribution.regression import LAGS, Array, Fit, best_ratios, block_variance, fit
 from powerccl.analysis.energy import gpu_samples
 from powerccl.analysis.report_findings import Reference
-from powerccl.analysis.whole_run import WholeRun, whole_run
+from powerccl.analysis.whole_run import WholeRun, spans_of, whole_run
 from powerccl.quantities import byte_size, mhz, microseconds, percent, plural, seconds
 from powerccl.traces import tables
 from powerccl.traces.folder import RunData
@@ -179,10 +179,11 @@ def _attribute(
         return EnergyFindings(reason=few, steps=steps)
     fitted = _fit(gpus)
     of_part = run.in_part or whole != built.window or len(names) < len(built.communicating)
-    beyond = (
-        outside(run, [gpu.gpu for gpu in gpus], built.kernels, built.window)
-        if of_part
-        else (outside(run, [gpu.gpu for gpu in gpus], kernels, window))
+    beyond = outside(
+        run,
+        [gpu.gpu for gpu in gpus],
+        built.spans if of_part else spans_of(kernels),
+        built.window if of_part else window,
     )
     energy = _findings(fitted, kernels, beyond)
     _describe_clocks(energy, run, kernels)
@@ -206,18 +207,13 @@ def _attribute(
 
 def _extrapolate(energy: EnergyFindings, kernels: pl.DataFrame, built: WholeRun, gpus: int) -> None:
     """Sums over all GPUs and all of the run, which is taken to draw as much in as long as these kernels' part of it."""
-    parts = {
-        gpu: (int(first), int(last))
-        for gpu, first, last in kernels.group_by(pl.col("gpu").cast(pl.String))
-        .agg(pl.col("start_ns").min(), pl.col("stop_ns").max())
-        .iter_rows()
-    }
-    spans = built.kernels.group_by("gpu").agg(pl.col("start_ns").min(), pl.col("stop_ns").max())
+    parts, spans = spans_of(kernels), built.spans
+    span_ns = sum(last - first for first, last in spans.values())
     seen_ns = sum(iv.length_ns(iv.clip(built.communicating[gpu], *part)) for gpu, part in parts.items())
     all_ns = sum(iv.length_ns(each) for each in built.communicating.values())
     part_ns = sum(last - first for first, last in parts.values())
     times = all_ns / max(seen_ns, 1)
-    rest = float((spans["stop_ns"] - spans["start_ns"]).sum() - all_ns) / max(part_ns - seen_ns, 1)
+    rest = (span_ns - all_ns) / max(part_ns - seen_ns, 1)
     of_gpus = len(spans) / max(gpus, 1)
     for name, factor in {
         **dict.fromkeys(("communication", "communication_low", "communication_high"), times),
@@ -238,7 +234,7 @@ def _extrapolate(energy: EnergyFindings, kernels: pl.DataFrame, built: WholeRun,
         kind.joules = None if kind.joules_per_operation is None else kind.joules_per_operation * kind.operations
     said = [] if gpus == len(spans) else [f"{gpus:,} of {plural(len(spans), 'GPU')}"]
     first, last = (pick(each) for pick, each in zip((min, max), zip(*parts.values(), strict=True), strict=True))
-    if part_ns * of_gpus < 0.99 * float((spans["stop_ns"] - spans["start_ns"]).sum()):
+    if part_ns * of_gpus < 0.99 * span_ns:
         said.append(f"{seconds((last - first) / 1e9)} in the middle of the run")
     energy.part = ", ".join(said)
 
