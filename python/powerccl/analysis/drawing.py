@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import zlib
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -121,7 +122,7 @@ def _span(made: Report) -> tuple[int, int]:
     return (min(lows), max(highs)) if lows and max(highs) > min(lows) else (0, 1_000_000)
 
 
-def _has_something(made: Report, gpu: str, communicating: dict[str, iv.Intervals], window: tuple[int, int]) -> bool:
+def _has_something(made: Report, gpu: str, communicating: Mapping[str, iv.Intervals], window: tuple[int, int]) -> bool:
     """Whether a GPU communicated or was sampled in the window."""
     if len(iv.clip(communicating.get(gpu, iv.EMPTY), *window)):
         return True
@@ -130,7 +131,7 @@ def _has_something(made: Report, gpu: str, communicating: dict[str, iv.Intervals
 
 
 def _lane(
-    made: Report, gpu: str, rank: int, communicating: dict[str, iv.Intervals], window: tuple[int, int], unit_ns: int
+    made: Report, gpu: str, rank: int, communicating: Mapping[str, iv.Intervals], window: tuple[int, int], unit_ns: int
 ) -> Lane:
     empty = np.empty(0, dtype=np.int64)
     time, power, clock = empty, empty, empty

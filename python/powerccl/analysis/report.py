@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -105,7 +105,7 @@ class Report:
     working: tuple[int, int] | None
     waiting_ns: npt.NDArray[np.int64]
     cuts: dict[tuple[str, int], Cut]
-    communicating: dict[str, iv.Intervals]
+    communicating: Mapping[str, iv.Intervals]
 
 
 def report(

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 ALONE = ("send_receive",)  # two ends of one, which a trace does not tie together
 STEADY = 0.6  # of the way from how often chance would make a rank last (one of n) to always
 AT_ONCE = 1 << 17  # collectives that are compared at a time: some 100 bytes for each rank
+REPLAY = 1 << 36  # more calls than a communicator makes
 FEW = 8  # collectives that say nothing of a rank
 
 Ints = npt.NDArray[np.int64]
@@ -52,12 +53,12 @@ class Sequence:
 
     `group`: number of the communicator on its host; -1: the kernel is compared with none. `ordinal`: -1: not
     known. `inside`: the kernels that are looked at; others only tell when their ranks came. `collectives`: how many of
-    those inside are collective. `kernels`: rank, start_ns and stop_ns of all; None: all are inside.
+    those inside are collective. `inside`, `kernels` (rank, start_ns and stop_ns of all): None: all are inside.
     """
 
     group: npt.NDArray[np.int32]
-    ordinal: Ints
-    inside: npt.NDArray[np.bool_]
+    ordinal: npt.NDArray[np.signedinteger[Any]]
+    inside: npt.NDArray[np.bool_] | None
     collectives: int
     kernels: pl.DataFrame | None
 
@@ -69,7 +70,7 @@ class Sequence:
         return Sequence(
             group=np.concatenate([part.group for part in parts]),
             ordinal=np.concatenate([part.ordinal for part in parts]),
-            inside=np.concatenate([part.inside for part in parts]),
+            inside=None,
             collectives=sum(part.collectives for part in parts),
             kernels=None,
         )
@@ -83,28 +84,28 @@ def in_sequence(
     inside: npt.NDArray[np.bool_] | None = None,
 ) -> Sequence:
     """Of the kernels of some ranks of a run and of their calls (traces.tables). `inside`: None: all kernels."""
-    everything = inside is None or bool(inside.all())
-    inside = np.ones(len(kernels), np.bool_) if inside is None else inside
+    inside = None if inside is None or inside.all() else inside
+    own = None if inside is None else kernels.select("rank", "start_ns", "stop_ns")
     if _why_not(run, len(kernels)):
-        none = np.full(len(kernels), -1)
-        return Sequence(none.astype(np.int32), none, inside, 0, None if everything else kernels)
+        none = np.full(len(kernels), -1, np.int32)
+        return Sequence(none, none, inside, 0, own)
     ordinal = _ordinals(ranks, calls, kernels)
     group, members = _communicators(run, kernels)
     collective = ~kernels["pattern"].is_in(ALONE).to_numpy()
     group[(ordinal < 0) | (members < 2) | ~collective] = -1
-    own = None if everything else kernels.select("rank", "start_ns", "stop_ns")
-    return Sequence(group, ordinal, inside, int((collective & inside).sum()), own)
+    short = ordinal.astype(np.int32) if int(ordinal.max(initial=0)) < 1 << 31 else ordinal
+    return Sequence(group, short, inside, int((collective if inside is None else collective & inside).sum()), own)
 
 
 def match(run: RunData, sequence: Sequence, kernels: pl.DataFrame) -> Matched:
     """Compare the starts of kernels that belong to one collective; `kernels` are those inside, of the same run."""
-    inside = sequence.inside
+    inside = slice(None) if sequence.inside is None else sequence.inside
     every = kernels if sequence.kernels is None else sequence.kernels
     rank, start, stop = (every[name].to_numpy() for name in ("rank", "start_ns", "stop_ns"))
     waiting = np.full(len(every), -1, dtype=np.int64)
     last_rank, others = np.full(len(every), -1, dtype=np.int32), np.zeros(len(every), dtype=np.int64)
-    reason = _why_not(run, int(inside.sum()))
-    if not reason and not (inside & (sequence.group >= 0)).any():
+    reason = _why_not(run, len(kernels))
+    if not reason and not (sequence.group[inside] >= 0).any():
         reason = "no collective was timed on two ranks of a host"
     if reason:
         return Matched(waiting[inside], Peers(reason=reason), last_rank[inside], others[inside])
@@ -130,8 +131,9 @@ def match(run: RunData, sequence: Sequence, kernels: pl.DataFrame) -> Matched:
         measured = known & clear[of] & (np.arange(len(order)) != last[of])
         last_rank[order[measured]] = rank[order[last]][of][measured]
         others[order[measured]] = np.maximum(next_ns[of] - begin, 0)[measured]
-        found.compared(rank[order[known & inside[order]]], 1 / most)
-        late = whole & inside[order[last]] & clear
+        here = np.ones(len(order), np.bool_) if sequence.inside is None else sequence.inside[order]
+        found.compared(rank[order[known & here]], 1 / most)
+        late = whole & here[last] & clear
         found.late(rank[order[last[late]]], (begin[last] - next_ns)[late])
     peers = Peers(
         matched_pct=100.0 * int(found.count.sum()) / max(sequence.collectives, 1),
@@ -237,7 +239,7 @@ def _why_not(run: RunData, kernels: int) -> str:
 
 
 def _ordinals(ranks: list[RankTrace], calls: pl.DataFrame, kernels: pl.DataFrame) -> Ints:
-    """Of each kernel, its call's place among its communicator's, times a million plus its replay; -1: not known."""
+    """Of each kernel, its call's place among its communicator's, plus its replay times REPLAY; -1: not known."""
     rank, comm, call = (calls[name].to_numpy() for name in ("rank", "comm", "call_id"))
     order = np.lexsort((call, comm, rank))
     opens = np.ones(len(order), dtype=bool)
@@ -255,7 +257,7 @@ def _ordinals(ranks: list[RankTrace], calls: pl.DataFrame, kernels: pl.DataFrame
     if not len(key):
         return np.full(len(kernels), -1, dtype=np.int64)
     ordinal = np.where(key[at] == wanted, place[at], -1)
-    return np.where(ordinal >= 0, ordinal * 1_000_000 + _replays(wanted, kernels["start_ns"].to_numpy()), -1)
+    return np.where(ordinal >= 0, ordinal + REPLAY * _replays(wanted, kernels["start_ns"].to_numpy()), -1)
 
 
 def _key(rank: Ints, call: Ints) -> Ints:

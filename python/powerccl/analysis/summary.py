@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -235,7 +235,7 @@ def _gpus(run: RunData) -> list[Gpu]:
 def _sample(
     run: RunData,
     gpu: Gpu,
-    communicating: dict[str, iv.Intervals],
+    communicating: Mapping[str, iv.Intervals],
     curves: dict[str, EnergyCurve],
     part: tuple[int, int] | None,
 ) -> _Sampled:
@@ -425,7 +425,7 @@ def _mark_incomplete(communication: Communication, run: RunData) -> None:
 
 def _with_regression(
     communication: Communication,
-    communicating: dict[str, iv.Intervals],
+    communicating: Mapping[str, iv.Intervals],
     findings: EnergyFindings,
 ) -> Communication:
     """Energy of communication by the regression, where most of it comes in stretches no longer than a few updates."""

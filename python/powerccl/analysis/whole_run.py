@@ -7,7 +7,7 @@ GPUs at a time. What stays of them are counts, and a few columns of each kernel.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
@@ -15,7 +15,7 @@ import numpy as np
 import polars as pl
 
 from powerccl.analysis import intervals as iv
-from powerccl.analysis.communication import KEY, Alike, CallCoverage, communication_intervals, cover, moved, time_kinds
+from powerccl.analysis.communication import KEY, Alike, CallCoverage, cover, moved, time_kinds
 from powerccl.analysis.exposure import Exposure, together, with_operations
 from powerccl.analysis.iterations import Cut
 from powerccl.analysis.run_tables import RunTables, Window, run_tables
@@ -46,7 +46,6 @@ class WholeRun:
     coverage: CallCoverage
     sequence: Sequence | None  # until it was used
     marks: Exposure | None
-    communicating: dict[str, iv.Intervals]
     ends: Ends
     cuts: dict[tuple[str, int], Cut]
     part: RunTables
@@ -58,6 +57,11 @@ class WholeRun:
         begins = np.flatnonzero(np.append(True, rank[1:] != rank[:-1])[: len(rank)])
         ends = np.append(begins[1:], len(rank))
         return {int(rank[begin]): slice(begin, end) for begin, end in zip(begins.tolist(), ends.tolist(), strict=True)}
+
+    @cached_property
+    def communicating(self) -> Communicating:
+        """When each GPU was communicating: the union of its kernels, host time."""
+        return Communicating(self)
 
     @cached_property
     def matched(self) -> Matched:
@@ -116,6 +120,28 @@ class WholeRun:
             )
 
 
+class Communicating(Mapping[str, iv.Intervals]):
+    """Intervals by GPU, made when they are asked for: together they are as large as the kernels' times."""
+
+    def __init__(self, built: WholeRun) -> None:
+        self._rows: dict[str, list[slice]] = {}
+        for trace in built.run.ranks:
+            if trace.rank in built.rows_of:
+                self._rows.setdefault(trace.gpu, []).append(built.rows_of[trace.rank])
+        self._start, self._stop = (built.kernels[name].to_numpy() for name in ("start_ns", "stop_ns"))
+
+    def __getitem__(self, gpu: str) -> iv.Intervals:
+        return iv.union(
+            *(np.concatenate([each[rows] for rows in self._rows[gpu]]) for each in (self._start, self._stop))
+        )
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._rows)
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+
 def spans_of(kernels: pl.DataFrame) -> dict[str, tuple[int, int]]:
     """As WholeRun.spans, of a table of kernels."""
     spans = kernels.group_by("gpu", maintain_order=True).agg(pl.col("start_ns").min(), pl.col("stop_ns").max())
@@ -132,7 +158,7 @@ def whole_run(run: RunData, window: Window | None = None, operations: bool = Fal
             tables_of = run_tables(piece, window)
             _ = tables_of.all_calls
             for trace in piece.ranks:  # of which all is in the tables now
-                trace.kinds |= {kind: trace.kinds[kind][:0] for kind in PER_CALL if kind != records.TAG}
+                trace.kinds |= {kind: np.empty(0, records.LAYOUTS[kind]) for kind in PER_CALL if kind != records.TAG}
             gathered.add(tables_of)
             del tables_of
             give_back()
@@ -165,7 +191,6 @@ class _Gathered:
     coverage: list[CallCoverage] = field(default_factory=list)
     sequences: list[Sequence] = field(default_factory=list)
     marks: list[Exposure] = field(default_factory=list)
-    communicating: dict[str, iv.Intervals] = field(default_factory=dict)
     kinds: list[pl.DataFrame] = field(default_factory=list)
     ends: Ends = field(default_factory=dict)
     cuts: dict[tuple[str, int], Cut] = field(default_factory=dict)
@@ -179,7 +204,6 @@ class _Gathered:
         self.sequences.append(in_sequence(self.run, built.run.ranks, built.all_calls, built.all_kernels, built.inside))
         if built.marks:
             self.marks.append(built.marks)
-        self.communicating |= communication_intervals(kernels)
         kinds = kernels.select(KIND).unique(maintain_order=True)
         first = sum(len(known) for known in self.kinds)
         self.kinds.append(kinds)
@@ -206,7 +230,6 @@ class _Gathered:
             coverage=CallCoverage.together(self.coverage),
             sequence=Sequence.together(self.sequences),
             marks=together(self.marks) if self.marks else None,
-            communicating=self.communicating,
             ends=self.ends,
             cuts=self.cuts,
             part=part,

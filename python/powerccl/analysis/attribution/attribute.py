@@ -34,7 +34,7 @@ MIN_STEPS = 20
 MOST_ROWS = 1 << 18
 # GPUs whose samples are fitted, evenly spread over a larger job's: half a minute of one core. Half of them would make
 # the mean of boards that differ by 6 % uncertain by 1.1 % instead of 0.8 %. Double takes a minute.
-MOST_GPUS = 64
+MOST_GPUS = 32
 AROUND_NS = 2_000_000_000  # of a window: readings that tell when its own were made
 BLOCK_NS, FEWEST_BLOCKS, MOST_BLOCKS = 1_500_000_000, 8, 60
 UNSURE = 0.25  # of a figure: a wider interval to either side tells nothing
