@@ -126,12 +126,14 @@ def report(
         _keep_samples(run)
     built = whole_run(run, run.window, operations=reference is not None)
     energy = attribute(run, run.window, reference, built)
-    summary = summarise(run, run.window, energy, shares=Shares(), built=built)  # shares: of the breakdown, below
+    curves = energy_curves(run)
+    summary = summarise(
+        run, run.window, energy, shares=Shares(), built=built, curves=curves
+    )  # shares: of the breakdown, below
     kernels = built.kernels
     notes: list[str] = []
     profiled = _profiled(run, kineto, built.part.kernels, notes)
     matched = built.matched
-    curves = energy_curves(run)
     exposed = _exposure(built, curves, reference)
     work = working(run, kernels, built.ends, built.cuts)
     breakdown = break_down(run, built, matched, exposed, curves, profiled, work)

@@ -3,8 +3,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 import polars as pl
@@ -42,7 +43,8 @@ from powerccl.traces.folder import RunData
 from powerccl.traces.identity import count_expected, find_ranks, life_of, missing_ranks
 from powerccl.traces.incarnations import restarts
 from powerccl.traces.mpi_tables import mpi_notes
-from powerccl.traces.power import floats
+from powerccl.traces.power import PowerLog, floats
+from powerccl.traces.rank import RankTrace
 
 # nvmlClocksEventReasons bits (NVML API reference); idle and settings of ours are no throttling.
 THROTTLE_REASONS = {
@@ -59,6 +61,9 @@ LONG_IN_UPDATES = 5.0
 MOSTLY_LONG = 0.9  # of the operations
 # Attribution takes a tenth of a second of a core for each second of a run. Of a long job, a part is attributed.
 LONG_NS, PART_NS = 240_000_000_000, 120_000_000_000
+
+
+Log = TypeVar("Log", RankTrace, PowerLog)
 
 
 @dataclass
@@ -82,6 +87,7 @@ def summarise(
     reference: Reference | None = None,
     shares: Shares | None = None,
     built: WholeRun | None = None,
+    curves: dict[str, EnergyCurve] | None = None,
 ) -> RunSummary:
     """Findings of a run as far as its folder tells; `window` (host times in ns, from and to) takes a part of it.
 
@@ -92,8 +98,10 @@ def summarise(
     """
     built = built or whole_run(run, window)
     communicating, coverage = built.communicating, built.coverage
-    curves = energy_curves(run)
-    gpus = [_sample(run, gpu, communicating, curves, window) for gpu in _gpus(run)]
+    curves = energy_curves(run) if curves is None else curves
+    traces, logs = _by_host([*run.ranks, *run.mpi]), _by_host(run.power)
+    spans = {host: _span(traces.get(host, []), logs.get(host, [])) for host in [*traces, *logs]}
+    gpus = [_sample(run, gpu, communicating, curves, window, spans) for gpu in _gpus(run)]
     ranks = find_ranks([life_of(trace) for trace in run.ranks])
     patterns = pattern_rows(coverage, built.timed, max(len(ranks), 1))
     part = _middle(built.part.kernels) if energy is None and window is None else None
@@ -238,6 +246,7 @@ def _sample(
     communicating: Mapping[str, iv.Intervals],
     curves: dict[str, EnergyCurve],
     part: tuple[int, int] | None,
+    spans: Mapping[str, tuple[int, int] | None],
 ) -> _Sampled:
     intervals = communicating.get(gpu.gpu, iv.EMPTY)
     log_and_rows = gpu_samples(run, gpu.gpu)
@@ -250,7 +259,7 @@ def _sample(
     intervals = iv.clip(intervals, *window)
     gpu.communication_s = iv.length_ns(intervals) / 1e9
     whole = np.array([window], dtype=np.int64)
-    span = window if window[1] < 1 << 62 else _span(run, gpu.host)
+    span = window if window[1] < 1 << 62 else spans.get(gpu.host)
     if span:
         gpu.missing_s = (span[1] - span[0]) / 1e9
     if log_and_rows is None:
@@ -293,16 +302,22 @@ def _sample(
     return _Sampled(gpu, whole, communication, attribution, covered, *sampled)
 
 
-def _span(run: RunData, host: str) -> tuple[int, int] | None:
+def _span(here: list[RankTrace], logs: list[PowerLog]) -> tuple[int, int] | None:
     """From when until when something was recorded on a host, where run.json does not say how long the run was."""
-    here = [trace for trace in [*run.ranks, *run.mpi] if trace.host == host]
     starts, ends = [trace.start_ns for trace in here], [trace.last_ns() for trace in here]
-    for log in run.power:
-        if log.host == host and len(log.samples):
+    for log in logs:
+        if len(log.samples):
             time = log.samples["time_ns"].to_numpy()
             starts.append(int(time.min()))
             ends.append(int(time.max()))
     return (min(starts), max(ends)) if starts and max(ends) > min(starts) else None
+
+
+def _by_host(logs: Sequence[Log]) -> dict[str, list[Log]]:
+    hosts: dict[str, list[Log]] = {}
+    for log in logs:
+        hosts.setdefault(log.host, []).append(log)
+    return hosts
 
 
 def _throttles(masks: Iterable[str | None]) -> list[str]:

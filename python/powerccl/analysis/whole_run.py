@@ -221,6 +221,8 @@ class _Gathered:
 
     def whole(self, part: RunTables) -> WholeRun:
         # A column at a time, so that little is in memory twice.
+        if pl.Int64 in {each.dtype for each in self.columns["duration_ns"]}:
+            self.columns["duration_ns"] = [each.cast(pl.Int64) for each in self.columns["duration_ns"]]
         kernels = pl.DataFrame([pl.concat(self.columns.pop(name), rechunk=True) for name in [*self.columns]])
         return WholeRun(
             run=self.run,

@@ -248,7 +248,7 @@ def _parts(headers: Headers, kept_records: int | None) -> dict[Path, tuple[int, 
     of_hosts: dict[str, tuple[int, int]] = {}
     for path, (header, committed) in headers.items():
         if committed and _host(header) not in of_hosts:
-            count = max(committed * min(PART_RECORDS, kept_records) // total, 1)
+            count = max(committed * min(PART_RECORDS, total) // total, 1)
             of_hosts[_host(header)] = middle_of(path, int(header["header_bytes"]), committed, count)
     return {path: of_hosts.get(_host(header), (0, 0)) for path, (header, _) in headers.items()}
 

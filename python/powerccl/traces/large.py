@@ -172,6 +172,8 @@ def _count_kernels(census: Census, kernels: npt.NDArray[np.void]) -> None:
 
 def middle_of(path: Path, header_bytes: int, committed: int, count: int) -> tuple[int, int]:
     """When the records in a trace's middle, `count` of them, were made (host ns); (0, 0): none of them is a call."""
+    if count >= committed:
+        return 0, _LATEST_NS
     chunk = read_chunk(path, header_bytes, (committed - count) // 2, count)
     calls = chunk[chunk["kind"] == records.CALL].view(records.LAYOUTS[records.CALL])["start_ns"]
     kernels = chunk[chunk["kind"] == records.KERNEL].view(records.LAYOUTS[records.KERNEL])["seen_start_ns"]

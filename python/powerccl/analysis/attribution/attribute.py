@@ -187,6 +187,8 @@ def _attribute(
     )
     energy = _findings(fitted, kernels, beyond)
     _describe_clocks(energy, run, kernels)
+    if of_part:
+        _extrapolate(energy, kernels, built, len(gpus))
     if missing:
         why = "; ".join(dict.fromkeys(missing))
         energy.reason = f"known for {len(gpus)} of {plural(len(gpus) + len(missing), 'GPU')}; for the others: {why}"
@@ -196,9 +198,7 @@ def _attribute(
             f"samples are missing for {seconds(beyond.missing_s)} over all GPUs: the totals of energy are not known"
         )
         _without_sums(energy)
-    elif of_part:
-        _extrapolate(energy, kernels, built, len(gpus))
-    elif window != whole and window:
+    elif window != whole and window and not of_part:
         part = seconds((window[1] - window[0]) / 1e9)
         energy.reason = f"measured over {part} in the middle of the run: the totals of energy are not known"
         _without_sums(energy)
