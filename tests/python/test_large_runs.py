@@ -87,12 +87,12 @@ def test_of_a_large_run_energy_is_that_of_a_part_and_all_else_of_the_whole(
 
 
 def test_energy_is_that_of_some_gpus_where_they_are_many(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    folder = write_run(tmp_path / "run", 1000, 16, seconds=8)
+    folder = write_run(tmp_path / "run", 4000, 8, seconds=24)
     whole = figures(report(folder))
     monkeypatch.setattr(sys.modules[attribute.__module__], "MOST_GPUS", 4)
     some = figures(report(folder))
-    assert some["energy"]["part"] == "4 of 16 GPUs"
-    assert "the energy of collectives is that of 4 of 16 GPUs" in some["summary"]["notes"]
+    assert some["energy"]["part"] == "4 of 8 GPUs"
+    assert "the energy of collectives is that of 4 of 8 GPUs" in some["summary"]["notes"]
     for name in ("joules_total", "joules_communication", "joules_computation"):
         assert some["energy"][name] == pytest.approx(whole["energy"][name], rel=FITTED)
 

@@ -24,7 +24,7 @@ from powerccl.analysis.stragglers import Ints, Matched, Sequence, in_sequence, m
 from powerccl.memory import give_back
 from powerccl.traces import records, tables
 from powerccl.traces.folder import RunData
-from powerccl.traces.rank import PER_CALL, RankTrace
+from powerccl.traces.rank import RankTrace
 
 COLUMNS = ("rank", "gpu", "start_ns", "stop_ns", "duration_ns", "kind")
 KIND = (*KEY, "ranks", "bytes")  # what kernels have in common
@@ -156,9 +156,9 @@ def whole_run(run: RunData, window: Window | None = None, operations: bool = Fal
     if run.in_part:
         for piece in pieces(run):
             tables_of = run_tables(piece, window)
+            _drop(piece, records.KERNEL, records.WAIT, records.CALLBACK)  # they are in the tables now
             _ = tables_of.all_calls
-            for trace in piece.ranks:  # of which all is in the tables now
-                trace.kinds |= {kind: np.empty(0, records.LAYOUTS[kind]) for kind in PER_CALL if kind != records.TAG}
+            _drop(piece, records.CALL)
             gathered.add(tables_of)
             del tables_of
             give_back()
@@ -181,6 +181,11 @@ def pieces(run: RunData) -> Iterator[RunData]:
             chosen, count = [], 0
         chosen, count = [*chosen, *traces], count + more
     yield replace(run, ranks=[trace.whole() for trace in chosen])
+
+
+def _drop(run: RunData, *kinds: int) -> None:
+    for trace in run.ranks:
+        trace.kinds |= {kind: np.empty(0, records.LAYOUTS[kind]) for kind in kinds}
 
 
 @dataclass

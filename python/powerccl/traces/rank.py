@@ -82,21 +82,29 @@ class RankTrace(TraceHeader):
         return latest
 
 
-def _by_kind(pieces: Callable[[], Iterable[npt.NDArray[np.void]]]) -> dict[int, npt.NDArray[np.void]]:
-    """Records by their kind; of unknown kinds none are kept. `pieces` are gone through twice: counted, then copied."""
-    counts = np.zeros(256 * 256, np.int64)
-    for piece in pieces():
-        found = np.bincount(piece["kind"])
-        counts[: len(found)] += found
-    kinds = {kind: np.empty(int(counts[kind]), records.RECORD) for kind in records.LAYOUTS}
-    filled = dict.fromkeys(kinds, 0)
-    for piece in pieces():
+def _by_kind(pieces: Iterable[npt.NDArray[np.void]], most: int) -> dict[int, npt.NDArray[np.void]]:
+    """Records by their kind, `most` in all; of unknown kinds none are kept.
+
+    Each kind has room for all that may follow. Memory that is never written to is none, and nothing is there twice.
+    """
+    kinds: dict[int, npt.NDArray[np.void]] = {}
+    filled: dict[int, int] = {}
+    seen = 0
+    for piece in pieces:
         kind_of = piece["kind"].copy()
-        for kind in [kind for kind in kinds if counts[kind]]:
-            rows = piece[kind_of == kind][: int(counts[kind]) - filled[kind]]  # a file may change meanwhile
+        for kind in np.flatnonzero(np.bincount(kind_of)).tolist():
+            if kind not in records.LAYOUTS:
+                continue
+            if kind not in kinds:
+                kinds[kind], filled[kind] = np.empty(most - seen, records.RECORD), 0
+            rows = piece[kind_of == kind]
             kinds[kind][filled[kind] : filled[kind] + len(rows)] = rows
             filled[kind] += len(rows)
-    return {kind: rows[: filled[kind]].view(records.LAYOUTS[kind]) for kind, rows in kinds.items()}
+        seen += len(piece)
+    empty: npt.NDArray[np.void] = np.empty(0, records.RECORD)
+    kept = {kind: rows[: filled[kind]] for kind, rows in kinds.items()}
+    few = {kind: rows.copy() for kind, rows in kept.items() if 2 * len(rows) < len(kinds[kind])}
+    return {kind: (kept | few).get(kind, empty).view(layout) for kind, layout in records.LAYOUTS.items()}
 
 
 def read_header(path: Path) -> tuple[npt.NDArray[np.void], int, list[str]]:
@@ -150,7 +158,7 @@ def read_rank(
         from powerccl.traces.large import read_window
 
         raw, calls_before = read_window(path, header_bytes, committed, scanned, window)
-        kinds = _by_kind(lambda: [raw])
+        kinds = _by_kind([raw], len(raw))
         if scanned.lost_rare:
             problems.append(
                 f"{path.name}: {plural(scanned.lost_rare, 'record')} of clocks, notes or sums are too many, left out"
@@ -197,21 +205,18 @@ def read_rank(
 
 def _read_kinds(path: Path, header_bytes: int, committed: int) -> tuple[dict[int, npt.NDArray[np.void]], int, int]:
     """Records by kind, how many were read, and how many of these were never written."""
-    from powerccl.traces.large import CHUNK, read_chunks
+    from powerccl.traces.large import read_chunks
 
     read = blank = 0
-    whole = list(read_chunks(path, header_bytes, committed)) if committed <= CHUNK else None
 
     def pieces() -> Iterator[npt.NDArray[np.void]]:
         nonlocal read, blank
-        read = blank = 0
-        for piece in read_chunks(path, header_bytes, committed) if whole is None else whole:
+        for piece in read_chunks(path, header_bytes, committed):
             read += len(piece)
             blank += int((piece["kind"] == 0).sum())
             yield piece
 
-    kinds = _by_kind(pieces)
-    return kinds, read, blank
+    return _by_kind(pieces(), committed), read, blank
 
 
 def _part_of(trace: RankTrace, part: tuple[int, int]) -> tuple[dict[int, npt.NDArray[np.void]], dict[int, int]]:
