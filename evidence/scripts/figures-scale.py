@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Measure a report at scale: of 4,096 ranks on 512 hosts, and of 8,000,000 kernels of eight ranks.
 
-Both runs are generated, and alike each time (tests/support/big_run.py): 100 and 1,000,000 collectives of all ranks, with
-samples of power every 20 ms. A report prints its text and writes HTML and JSON. `seconds` is wall time with the
+Both runs are generated, and alike each time (tests/support/big_run.py): 100 and 1,000,000 collectives of all ranks,
+with samples of power every 20 ms. A report prints its text and writes HTML and JSON. `seconds` is wall time with the
 command's start, `processor_s` user and system time of it, `peak_mib` the largest resident memory of the process.
 `covered_pct`: of the run's kernels, those that the report has times of.
 """

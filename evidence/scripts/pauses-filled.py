@@ -14,7 +14,7 @@ from pathlib import Path
 import polars as pl
 
 from powerccl.analysis import intervals as iv
-from powerccl.analysis.exposure import exposure, from_waits
+from powerccl.analysis.exposure import from_marks, from_waits
 from powerccl.traces import tables
 from powerccl.traces.folder import read_run
 
@@ -37,7 +37,7 @@ def main() -> None:
             waits = waits.filter(pl.col("place") % (marked + unmarked) < marked).with_columns(
                 burst=pl.col("place") // (marked + unmarked) + 1, pauses=pl.lit(True)
             )
-        filled, alone = exposure(waits, kernels, {}, None), from_waits(waits)
+        filled, alone = from_marks(waits, kernels), from_waits(waits)
         for rank in sorted(run.ranks, key=lambda each: each.rank):
             steps = len(kernels.filter(pl.col("rank") == rank.rank)) / options.calls
             exposed = filled.exposed[rank.gpu]
