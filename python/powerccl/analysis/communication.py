@@ -133,8 +133,8 @@ def phase_rows(coverage: CallCoverage, timed: pl.DataFrame, gpus: int) -> list[P
 class Alike:
     """Kernels of one pattern and size class.
 
-    `kinds`: their ranks, bytes, and `moved` (bytes that cross a link; NaN: the pattern has no bus bandwidth), and how
-    many there are of each (`count`). Of each kernel: `kind` (a row of `kinds`), its times, and what else was asked for.
+    `kinds` has columns `ranks`, `bytes`, `moved` (bytes that cross a link; NaN: not known) and `count` (of kernels).
+    Of each kernel: `kind` (a row of `kinds`), its times, and what else was asked for.
     """
 
     pattern: str

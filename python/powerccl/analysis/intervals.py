@@ -79,10 +79,10 @@ def intersection(one: Intervals, other: Intervals) -> Intervals:
         one, other = other, one
     first = np.searchsorted(other[:, 1], one[:, 0], side="right")
     count = np.maximum(np.searchsorted(other[:, 0], one[:, 1]) - first, 0)
-    mine = np.repeat(np.arange(len(one)), count)
-    theirs = np.arange(len(mine)) + np.repeat(first - np.cumsum(count) + count, count)
-    start = np.maximum(one[mine, 0], other[theirs, 0])
-    stop = np.minimum(one[mine, 1], other[theirs, 1])
+    left = np.repeat(np.arange(len(one)), count)
+    right = np.arange(len(left)) + np.repeat(first - np.cumsum(count) + count, count)
+    start = np.maximum(one[left, 0], other[right, 0])
+    stop = np.minimum(one[left, 1], other[right, 1])
     keep = stop > start  # holes that touch have nothing between them
     return np.stack([start[keep], stop[keep]], axis=1)
 

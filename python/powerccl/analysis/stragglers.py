@@ -111,7 +111,7 @@ def match(run: RunData, sequence: Sequence, kernels: pl.DataFrame) -> Matched:
         return Matched(waiting[inside], Peers(reason=reason), last_rank[inside], others[inside])
     uncertainty_ns = max((trace.clock_map.spread_ns for trace in run.ranks if trace.clock_map.pairs), default=0.0)
     members = _Members(run)
-    found = _Found(np.array(sorted({trace.rank for trace in run.ranks})))
+    tally = _Tally(np.array(sorted({trace.rank for trace in run.ranks})))
     for group, order in _side_by_side(sequence, start):
         most = members.counts[group]
         ordinal = sequence.ordinal[order]
@@ -132,13 +132,13 @@ def match(run: RunData, sequence: Sequence, kernels: pl.DataFrame) -> Matched:
         last_rank[order[measured]] = rank[order[last]][of][measured]
         others[order[measured]] = np.maximum(next_ns[of] - begin, 0)[measured]
         here = np.ones(len(order), np.bool_) if sequence.inside is None else sequence.inside[order]
-        found.compared(rank[order[known & here]], 1 / most)
+        tally.compared(rank[order[known & here]], 1 / most)
         late = whole & here[last] & clear
-        found.late(rank[order[last[late]]], (begin[last] - next_ns)[late])
+        tally.late(rank[order[last[late]]], (begin[last] - next_ns)[late])
     peers = Peers(
-        matched_pct=100.0 * int(found.count.sum()) / max(sequence.collectives, 1),
+        matched_pct=100.0 * int(tally.count.sum()) / max(sequence.collectives, 1),
         uncertainty_us=uncertainty_ns / 1e3,
-        ranks=_rank_rows(run, found),
+        ranks=_rank_rows(run, tally),
     )
     if int(waiting.max(initial=0)) < 1 << 31:  # in half of the memory
         waiting, others = waiting.astype(np.int32), others.astype(np.int32)
@@ -173,7 +173,7 @@ def _side_by_side(sequence: Sequence, start: Ints) -> Iterator[tuple[int, Ints]]
             yield number, order[begin:end]
 
 
-class _Found:
+class _Tally:
     """What is counted of each rank: `count` and `chance` (to be the last) of collectives, and how far it was behind."""
 
     def __init__(self, ranks: Ints) -> None:
@@ -240,6 +240,8 @@ def _why_not(run: RunData, kernels: int) -> str:
 
 def _ordinals(ranks: list[RankTrace], calls: pl.DataFrame, kernels: pl.DataFrame) -> Ints:
     """Of each kernel, its call's place among its communicator's, plus its replay times REPLAY; -1: not known."""
+    if not len(calls):
+        return np.full(len(kernels), -1, dtype=np.int64)
     rank, comm, call = (calls[name].to_numpy() for name in ("rank", "comm", "call_id"))
     order = np.lexsort((call, comm, rank))
     opens = np.ones(len(order), dtype=bool)
@@ -254,8 +256,6 @@ def _ordinals(ranks: list[RankTrace], calls: pl.DataFrame, kernels: pl.DataFrame
     key, place = key[sort], place[sort]
     wanted = _key(kernels["rank"].to_numpy(), kernels["call_id"].to_numpy())
     at = np.minimum(np.searchsorted(key, wanted), max(len(key) - 1, 0))
-    if not len(key):
-        return np.full(len(kernels), -1, dtype=np.int64)
     ordinal = np.where(key[at] == wanted, place[at], -1)
     return np.where(ordinal >= 0, ordinal + REPLAY * _replays(wanted, kernels["start_ns"].to_numpy()), -1)
 
@@ -312,16 +312,16 @@ def by_number(numbers: npt.NDArray[np.signedinteger[Any]]) -> dict[int, Ints]:
     return dict(zip(numbers[order[opens]].tolist(), np.split(order, opens[1:]), strict=True)) if len(numbers) else {}
 
 
-def _rank_rows(run: RunData, found: _Found) -> list[Straggler]:
+def _rank_rows(run: RunData, tally: _Tally) -> list[Straggler]:
     """One row a rank that was compared, those first that came last most often."""
-    behind = found.behind_ns()
-    place = {rank: index for index, rank in enumerate(found.ranks.tolist())}
+    behind = tally.behind_ns()
+    place = {rank: index for index, rank in enumerate(tally.ranks.tolist())}
     rows = []
     for trace in run.ranks:
-        count = int(found.count[place[trace.rank]])
+        count = int(tally.count[place[trace.rank]])
         if not count:
             continue
-        usual = 100.0 * float(found.chance[place[trace.rank]]) / count
+        usual = 100.0 * float(tally.chance[place[trace.rank]]) / count
         lags = behind.get(trace.rank, np.empty(0, np.int64)) / 1e3
         share = 100.0 * len(lags) / count
         quarter = np.quantile(lags, [0.25, 0.5, 0.75]).tolist() if len(lags) else [None] * 3

@@ -27,15 +27,15 @@ from powerccl.analysis.energy import (
     split,
     window_of,
 )
-from powerccl.analysis.findings import Communication, Energy, Gpu, PatternRow, RunSummary, Shares
+from powerccl.analysis.findings import Communication, Energy, Gpu, RunSummary, Shares
 from powerccl.analysis.helper_ends import helper_notes, why_unsampled
 from powerccl.analysis.iteration_energy import add_iteration
 from powerccl.analysis.mpi import each_alone, summarise_mpi
+from powerccl.analysis.operation_energy import LONG_IN_UPDATES, fill_joules_per_operation
 from powerccl.analysis.policy import policy_outcome
 from powerccl.analysis.report_findings import Parts, Reference
 from powerccl.analysis.shares import Sets, of_job, whole, working
 from powerccl.analysis.startup import add_startup
-from powerccl.analysis.stragglers import by_number
 from powerccl.analysis.whole_run import WholeRun, whole_run
 from powerccl.quantities import plural, said_once, seconds
 from powerccl.traces import tables
@@ -56,9 +56,6 @@ THROTTLE_REASONS = {
     0x80: "power brake",
 }
 ROUTINE_NOTE = "gpu clock offset_ns"  # the runtime's own estimate, kept for checking; ours comes from the kernels
-# A stretch must last so many updates of the counter for its energy to be its own.
-LONG_IN_UPDATES = 5.0
-MOSTLY_LONG = 0.9  # of the operations
 # Attribution takes a tenth of a second of a core for each second of a run. Of a long job, a part is attributed.
 LONG_NS, PART_NS = 240_000_000_000, 120_000_000_000
 
@@ -106,7 +103,10 @@ def summarise(
     patterns = pattern_rows(coverage, built.timed, max(len(ranks), 1))
     part = _middle(built.part.kernels) if energy is None and window is None else None
     energy = energy or attribute(run, part or window, reference, built)
-    _fill_joules_per_operation(patterns, built, gpus, energy)
+    resolved = [
+        (gpu.finding.ranks, gpu.attribution.curve) for gpu in gpus if gpu.attribution and gpu.attribution.resolved
+    ]
+    fill_joules_per_operation(patterns, built, resolved, energy)
     wall_s = (window[1] - window[0]) / 1e9 if window else _wall_s(run)
     info = run.info
     said = dict.fromkeys([*tables.notes(run)["text"].to_list(), *mpi_notes(run)])
@@ -483,43 +483,3 @@ def _middle(kernels: pl.DataFrame) -> tuple[int, int] | None:
     first, last = int(kernels["start_ns"].min() or 0), int(kernels["stop_ns"].max() or 0)  # type: ignore[arg-type]
     middle = (first + last) // 2
     return (middle - PART_NS // 2, middle + PART_NS // 2) if last - first > LONG_NS else None
-
-
-def _fill_joules_per_operation(
-    patterns: list[PatternRow], built: WholeRun, gpus: list[_Sampled], findings: EnergyFindings
-) -> None:
-    """Fill joules_per_operation from stretches of one kind that outlast updates, back-to-back kernels as one.
-
-    Where most of its operations are shorter, from the regression of all samples, if that can tell.
-    """
-    sampled = [gpu for gpu in gpus if gpu.attribution and gpu.attribution.resolved]
-    gpu_of = {rank: number for number, gpu in enumerate(sampled) for rank in gpu.finding.ranks}
-    known = {(kind.pattern, kind.size_class_bytes): kind for kind in findings.kinds if kind.resolved}
-    long: dict[tuple[str, int], tuple[float, int]] = {}
-    median_us = {(row.pattern, row.size_class_bytes): row.median_us or 0.0 for row in patterns}
-    for alike in built.of_kinds("rank", "start_ns", "stop_ns") if sampled else []:
-        joules, operations = 0.0, 0
-        kind_key = (alike.pattern, alike.size_class)
-        ranks, number = np.unique(alike.more["rank"], return_inverse=True)
-        of_gpus = np.array([gpu_of.get(rank, -1) for rank in ranks.tolist()])[number]
-        for index, places in by_number(of_gpus).items():
-            attribution = sampled[index].attribution
-            if index < 0 or attribution is None:
-                continue
-            curve = attribution.curve
-            update_ns = max(curve.update_ns, 1e6 * (findings.update_ms or 0.0))
-            start, stop = (alike.more[name][places] for name in ("start_ns", "stop_ns"))
-            stretches = clip_to(curve, iv.union(start, stop + int(median_us[kind_key] * 100)), sharp=True)
-            lasting = stretches[stretches[:, 1] - stretches[:, 0] >= LONG_IN_UPDATES * update_ns]
-            inside = iv.contains(lasting, start) & iv.contains(lasting, stop - 1)
-            joules += curve.within(iv.union(start[inside], stop[inside]))
-            operations += int(inside.sum())
-        long[kind_key] = (joules, operations)
-    for row in patterns:
-        key = (row.pattern, row.size_class_bytes)
-        joules, operations = long.get(key, (0.0, 0))
-        kind = known.get(key)
-        if kind is not None and operations < MOSTLY_LONG * row.timed:
-            row.joules_per_operation, row.joules_low, row.joules_high = kind.joules_per_operation, kind.low, kind.high
-        elif operations:
-            row.joules_per_operation = joules / operations

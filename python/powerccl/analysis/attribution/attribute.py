@@ -14,6 +14,7 @@ from threadpoolctl import threadpool_limits
 from powerccl.analysis import intervals as iv
 from powerccl.analysis.attribution.clocks import Seen, clock_levels
 from powerccl.analysis.attribution.dating import LATER_TRIES, Dated, at, date, has_enough, lateness
+from powerccl.analysis.attribution.extrapolate import extrapolate
 from powerccl.analysis.attribution.kind_energy import EnergyFindings, KindEnergy
 from powerccl.analysis.attribution.observations import Observations, observations
 from powerccl.analysis.attribution.outside import Outside, outside
@@ -188,7 +189,7 @@ def _attribute(
     energy = _findings(fitted, kernels, beyond)
     _describe_clocks(energy, run, kernels)
     if of_part:
-        _extrapolate(energy, kernels, built, len(gpus))
+        extrapolate(energy, kernels, built, len(gpus), whole)
     if missing:
         why = "; ".join(dict.fromkeys(missing))
         energy.reason = f"known for {len(gpus)} of {plural(len(gpus) + len(missing), 'GPU')}; for the others: {why}"
@@ -203,40 +204,6 @@ def _attribute(
         energy.reason = f"measured over {part} in the middle of the run: the totals of energy are not known"
         _without_sums(energy)
     return energy
-
-
-def _extrapolate(energy: EnergyFindings, kernels: pl.DataFrame, built: WholeRun, gpus: int) -> None:
-    """Sums over all GPUs and all of the run, which is taken to draw as much in as long as these kernels' part of it."""
-    parts, spans = spans_of(kernels), built.spans
-    span_ns = sum(last - first for first, last in spans.values())
-    seen_ns = sum(iv.length_ns(iv.clip(built.communicating[gpu], *part)) for gpu, part in parts.items())
-    all_ns = sum(iv.length_ns(each) for each in built.communicating.values())
-    part_ns = sum(last - first for first, last in parts.values())
-    times = all_ns / max(seen_ns, 1)
-    rest = (span_ns - all_ns) / max(part_ns - seen_ns, 1)
-    of_gpus = len(spans) / max(gpus, 1)
-    for name, factor in {
-        **dict.fromkeys(("communication", "communication_low", "communication_high"), times),
-        **dict.fromkeys(("computation", "unexplained"), rest),
-        "idle": of_gpus,
-    }.items():
-        value = getattr(energy, f"joules_{name}")
-        setattr(energy, f"joules_{name}", None if value is None else value * factor)
-    known = (energy.joules_communication, energy.joules_computation, energy.joules_unexplained)
-    energy.joules_total = sum(each or 0.0 for each in (*known, energy.joules_idle))
-    counted = built.totals.group_by(pl.col("pattern").cast(pl.String), "size_class").agg(
-        pl.col("count", "time_ns").sum()
-    )
-    counts = {(pattern, size): (count, time_ns) for pattern, size, count, time_ns in counted.iter_rows()}
-    for kind in energy.kinds:
-        kind.operations, time_ns = counts[kind.pattern, kind.size_class_bytes]
-        kind.time_s = time_ns / 1e9 / max(len(spans), 1)
-        kind.joules = None if kind.joules_per_operation is None else kind.joules_per_operation * kind.operations
-    said = [] if gpus == len(spans) else [f"{gpus:,} of {plural(len(spans), 'GPU')}"]
-    first, last = (pick(each) for pick, each in zip((min, max), zip(*parts.values(), strict=True), strict=True))
-    if part_ns * of_gpus < 0.99 * span_ns:
-        said.append(f"{seconds((last - first) / 1e9)} in the middle of the run")
-    energy.part = ", ".join(said)
 
 
 def _part(
