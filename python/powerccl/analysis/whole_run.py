@@ -55,7 +55,7 @@ class WholeRun:
         """Which kernels are each rank's."""
         rank = self.kernels["rank"].to_numpy()
         begins = np.flatnonzero(np.append(True, rank[1:] != rank[:-1])[: len(rank)])
-        ends = np.append(begins[1:], len(rank))
+        ends = np.append(begins, len(rank))[1:]
         return {int(rank[begin]): slice(begin, end) for begin, end in zip(begins.tolist(), ends.tolist(), strict=True)}
 
     @cached_property
