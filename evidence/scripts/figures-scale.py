@@ -24,6 +24,8 @@ sys.path[:0] = [str(ROOT / "python"), str(ROOT), str(ROOT / "tests")]
 from support.big_run import write_run
 from support.figures import Figures, about, one, show, spread, write
 
+from powerccl.quantities import plural
+
 ROUNDS = 3
 RUNS = {  # collectives, ranks, hosts, seconds: 0 is as long as the collectives take
     "report_4096": (100, 4096, 512, 10.0),
@@ -96,7 +98,7 @@ def main() -> int:
     conditions = (
         "generated runs: 4,096 ranks on 512 hosts with 100 collectives in 10 s; eight ranks with 1,000,000 collectives "
         "in 1,000 s, which are 8,000,000 kernels and 16,000,000 records; samples of power every 20 ms; text, HTML and "
-        f"JSON; {options.rounds} rounds, median. Processes that waited for 2 processors, the last minute's mean before "
+        f"JSON; {plural(options.rounds, 'round')}, median. Processes that waited for 2 processors, the last minute's mean before "
         f"and after each run: {', '.join(f'{load:.1f}' for load in loads)}; {time.monotonic() - begin:.0f} s in all"
     )
     write(options.keep, found, **about(COMMAND, conditions))
