@@ -98,8 +98,9 @@ def main() -> int:
     conditions = (
         "generated runs: 4,096 ranks on 512 hosts with 100 collectives in 10 s; eight ranks with 1,000,000 collectives "
         "in 1,000 s, which are 8,000,000 kernels and 16,000,000 records; samples of power every 20 ms; text, HTML and "
-        f"JSON; {plural(options.rounds, 'round')}, median. Processes that waited for 2 processors, the last minute's mean "
-        f"before and after each run: {', '.join(f'{load:.1f}' for load in loads)}; {time.monotonic() - begin:.0f} s in all"
+        f"JSON; {plural(options.rounds, 'round')}, median. Processes that waited for 2 processors, the last minute's "
+        f"mean before and after each run: {', '.join(f'{load:.1f}' for load in loads)}; "
+        f"{time.monotonic() - begin:.0f} s in all"
     )
     write(options.keep, found, **about(COMMAND, conditions))
     return 0
