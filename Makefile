@@ -10,7 +10,7 @@ export PATH := $(BIN):$(PATH)
 
 .PHONY: all setup lock native demo test test-native test-python test-e2e lint lint-quick tidy-aside e2e analyze format pictures reference docs docs-build soak sanitize coverage fuzz fuzz-python wheel wheel-arm64 test-arm64 check-wheel \
         figures-demo figures-mpi figures-daemon figures-clock figures-policies \
-        figures-robustness figures-stall figures-adversity figures-clocks figures-constants figures-whatif figures-next figures-sim figures-tune figures-prove figures-analysis figures-integrations figures-accounts figures-harm figures-trust figures-first figures-fleet figures-runs bench clean help
+        figures-robustness figures-stall figures-adversity figures-clocks figures-constants figures-whatif figures-next figures-sim figures-tune figures-prove figures-analysis figures-integrations figures-accounts figures-harm figures-trust figures-first figures-fleet figures-scale figures-runs bench clean help
 
 all: native
 
@@ -93,11 +93,12 @@ demo:
 # make figures-mpi       measures what the MPI adapter saves and costs on this machine, into build/figures/mpi.json
 # make figures-tune      measures the search over NCCL's parameters on an emulated server, into build/figures/tune.json
 # make figures-fleet     measures an index of 10,000 runs and questions to a million, into build/figures/fleet.json
+# make figures-scale     measures reports of 4,096 ranks and of 8,000,000 kernels, into build/figures/scale.json
 # make figures-prove     measures `powerccl prove` on three emulated servers and kills it 100 times, in an hour, into build/figures/prove.json
 # make figures-analysis  measures energy attribution on an emulated server and what reports cost, into build/figures/analysis.json
 # make figures-integrations  compares joules a step in a job with its report, on an emulated server, into build/figures/integrations.json
 FIGURES = $(BIN)/python evidence/scripts/$@.py --out build/figures/$(@:figures-%=%).json
-figures-demo figures-first figures-fleet figures-runs figures-mpi figures-tune figures-prove figures-analysis figures-integrations: native setup
+figures-demo figures-first figures-fleet figures-scale figures-runs figures-mpi figures-tune figures-prove figures-analysis figures-integrations: native setup
 	POWERCCL_NATIVE=$(abspath $(NATIVE)/stage) $(FIGURES)
 figures-mpi: build/deps/mpi/.ready build/deps/mpi/.intel
 

@@ -2,8 +2,8 @@
 """What a report of a large run costs: time and memory of `powerccl report`, in a process of its own.
 
 Two runs, each of eight ranks: a million collectives, which are 16 million records and 1 GB of traces; and a day sampled
-every 20 ms, which is 35 million samples of 3 GB, with a collective every four seconds. Of so many records a report
-counts all and has a window in detail: `in_detail_pct` says how much of the kernels that is.
+every 20 ms, which is 35 million samples of 3 GB, with a collective every four seconds. `in_detail_pct` says of how much
+of the kernels the report has times; of more than 20 million records it counts all and has a window in detail.
 """
 
 from __future__ import annotations

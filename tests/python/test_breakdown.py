@@ -16,6 +16,7 @@ from support.big_run import PIECE, times, write_run
 from synthetic import MS, TraceWriter, training_run, uuid, write_info, write_power, writers
 
 from powerccl.analysis.attribution import EnergyFindings, attribute
+from powerccl.analysis.communication import Alike, moved
 from powerccl.analysis.iterations import cut, iteration_length
 from powerccl.analysis.kineto import align
 from powerccl.analysis.link import link_rows, profile_busbw
@@ -270,21 +271,24 @@ def test_bandwidth_is_set_against_the_profile(tmp_path: Path) -> None:
     assert all(row.change_pct is None and "8 GPUs" in row.reason for row in others)
 
 
+def alike(waiting_ns: int) -> list[Alike]:
+    """Eight all-reduces of 64 MiB on four ranks, of 20 ms each."""
+    kinds = pl.DataFrame({"pattern": ["all_reduce"], "ranks": [4], "bytes": [64 * MIB], "count": [8]})
+    length, waiting = np.full(8, 20 * MS), np.full(8, waiting_ns)
+    kinds = kinds.with_columns(moved(kinds).alias("moved"))
+    return [Alike("all_reduce", 64 * MIB, kinds, np.zeros(8, np.int64), length, length, {"waiting_ns": waiting})]
+
+
 def test_a_bandwidth_of_next_to_nothing_is_none() -> None:
-    rows = {"pattern": ["all_reduce"] * 8, "size_class": [64 * MIB] * 8, "ranks": [4] * 8, "bytes": [64 * MIB] * 8}
-    kernels = pl.DataFrame(rows | dict.fromkeys(("duration_ns", "inside_ns"), [20 * MS] * 8))
-    (half,) = link_rows(kernels, np.full(8, 10 * MS), None)
+    (half,) = link_rows(alike(10 * MS), None)
     assert half.transfer_gbs == pytest.approx(2 * half.busbw_gbs) and half.time_all_ranks_s == pytest.approx(0.16)
-    (none,) = link_rows(kernels, np.full(8, 19 * MS), None)
+    (none,) = link_rows(alike(19 * MS), None)
     assert none.transfer_gbs is None and none.busbw_gbs == half.busbw_gbs
 
 
 def test_a_transfer_that_clocks_cannot_tell_has_no_bandwidth() -> None:
-    rows = {"pattern": ["all_reduce"] * 8, "size_class": [64 * MIB] * 8, "ranks": [4] * 8, "bytes": [64 * MIB] * 8}
-    kernels = pl.DataFrame(rows | dict.fromkeys(("duration_ns", "inside_ns"), [20 * MS] * 8))
-    waits = np.full(8, 10 * MS)
-    assert link_rows(kernels, waits, None, uncertainty_us=2_000)[0].transfer_gbs is not None
-    assert link_rows(kernels, waits, None, uncertainty_us=3_000)[0].transfer_gbs is None
+    assert link_rows(alike(10 * MS), None, uncertainty_us=2_000)[0].transfer_gbs is not None
+    assert link_rows(alike(10 * MS), None, uncertainty_us=3_000)[0].transfer_gbs is None
 
 
 def test_calls_far_ahead_of_the_gpu_tell_no_iterations() -> None:

@@ -9,7 +9,7 @@ import pytest
 from synthetic import MS, TraceWriter
 
 from powerccl.analysis import intervals as iv
-from powerccl.analysis.exposure import WAITS, exposure, from_waits, marked
+from powerccl.analysis.exposure import WAITS, from_marks, from_waits, marked
 from powerccl.traces import tables
 from powerccl.traces.folder import read_run
 
@@ -83,7 +83,7 @@ def test_pauses_are_filled_from_the_same_operations(
     waits, kernels = tables.waits(run), tables.kernels(run)
     (gpu,) = from_waits(waits)
     assert length_s(from_waits(waits)[gpu]) == pytest.approx(len(bursts) * 0.012)
-    found = exposure(waits, kernels, {}, None)
+    found = from_marks(waits, kernels)
     assert found.source == WAITS
     assert length_s(found.exposed[gpu]) == pytest.approx(sum(truth.values()) / 1e9, rel=0.02)
     # In each iteration, not just on the whole; of the last bucket, not of all of them.
@@ -100,7 +100,7 @@ def test_a_pause_is_like_the_bursts_beside_it(tmp_path: Path) -> None:
     marks = dict.fromkeys(range(5), 1) | dict.fromkeys(range(25, 30), 2)
     truth = bucketed(tmp_path / "run", marks, (1, 2), later_ms=64)
     run = read_run(tmp_path / "run")
-    (exposed,) = exposure(tables.waits(run), tables.kernels(run), {}, None).exposed.values()
+    (exposed,) = from_marks(tables.waits(run), tables.kernels(run)).exposed.values()
     # Behind the last burst as in it; between two as in both.
     for iteration, expected_ns in ((10, 9 * MS), (22, 9 * MS), (35, truth[35])):
         begin = (1000 + iteration * STEP_MS) * MS
@@ -113,7 +113,7 @@ def test_without_pauses_nothing_is_filled(tmp_path: Path) -> None:
     run = read_run(tmp_path / "run")
     waits = tables.waits(run)
     assert marked(waits) == {}
-    found = exposure(waits, tables.kernels(run), {}, None)
+    found = from_marks(waits, tables.kernels(run))
     assert found.recorded_pct == 100
     assert "%" not in found.why
     (gpu,) = found.exposed
@@ -124,7 +124,7 @@ def test_traces_of_before_bursts_count_as_marked_throughout(tmp_path: Path) -> N
     bucketed(tmp_path / "run", dict.fromkeys(range(10), 0), ())
     run = read_run(tmp_path / "run")
     assert marked(tables.waits(run)) == {}
-    assert exposure(tables.waits(run), tables.kernels(run), {}, None).recorded_pct == 100
+    assert from_marks(tables.waits(run), tables.kernels(run)).recorded_pct == 100
 
 
 def test_marked_is_all_but_the_pauses(tmp_path: Path) -> None:

@@ -16,11 +16,11 @@ from powerccl.analysis.report import report
 from powerccl.analysis.report_findings import Parts
 from powerccl.analysis.shares import Sets, of_parts, whole, working
 from powerccl.analysis.summary import summarise
+from powerccl.analysis.whole_run import whole_run
 from powerccl.commands.report import command
 from powerccl.compare.member import Key
 from powerccl.compare.runs import read_run_member
 from powerccl.reports.headline import headline
-from powerccl.traces import tables
 from powerccl.traces.folder import read_run
 
 MIB = 1 << 20
@@ -162,7 +162,8 @@ def test_a_rank_without_communication_has_no_working_time(tmp_path: Path) -> Non
     trace.write(folder)
     synthetic.write_info(folder, 1000 * MS)
     run = read_run(folder)
-    assert working(run, tables.calls(run), tables.kernels(run)).spans == {}
+    built = whole_run(run)
+    assert working(run, built.kernels, built.ends, built.cuts).spans == {}
     shares = report(folder).findings.summary.shares
     assert shares.communicating_pct is shares.exposed_pct is shares.startup_s is None
 

@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 
 import msgspec
 import numpy as np
-import polars as pl
 
 from powerccl.analysis import intervals as iv
 from powerccl.analysis.energy import EnergyCurve
@@ -16,9 +15,9 @@ from powerccl.analysis.iteration_energy import curves_of, joules_between
 from powerccl.analysis.iterations import Cut
 from powerccl.analysis.kineto import Profiled
 from powerccl.analysis.report_findings import IterationParts, Iterations, Parts, RankParts
-from powerccl.analysis.shares import Floats, Sets, Working, measure, whole
-from powerccl.analysis.stragglers import Matched
-from powerccl.traces import tables
+from powerccl.analysis.shares import Floats, Sets, Working, measure
+from powerccl.analysis.stragglers import Costs, Matched
+from powerccl.analysis.whole_run import WholeRun
 from powerccl.traces.folder import RunData
 from powerccl.traces.rank import RankTrace
 
@@ -28,16 +27,16 @@ LEAST_MATCHED = 0.5  # of a rank's communication that must have been matched to 
 
 @dataclass
 class Breakdown:
-    """What was found: a row a rank, iterations of each host and job."""
+    """What was found: a row a rank, iterations of each host and job, and what stragglers cost."""
 
     ranks: list[RankParts] = field(default_factory=list)
     iterations: list[Iterations] = field(default_factory=list)
-    sets: dict[int, Sets] = field(default_factory=dict)
+    costs: Costs = field(default_factory=Costs)
 
 
 def break_down(
     run: RunData,
-    kernels: pl.DataFrame,
+    built: WholeRun,
     matched: Matched,
     exposed: Exposure,
     curves: dict[str, EnergyCurve],
@@ -46,53 +45,62 @@ def break_down(
 ) -> Breakdown:
     """Parts of each rank's time, in all and by iteration; `profiled` by rank, from profilers' traces."""
     breakdown = Breakdown()
-    exposure_known = exposed.source != NONE
-    waited = kernels.with_columns(waiting_ns=pl.Series(matched.waiting_ns))
-    of_ranks = tables.by_rank(waited, "start_ns", "stop_ns", "waiting_ns")
-    for trace in run.ranks:
-        rows, span = of_ranks.get(trace.rank), work.spans.get(trace.rank)
-        if rows is not None and span and trace.rank not in breakdown.sets:
-            sets = _sets(trace, rows, exposed if exposure_known else None, profiled.get(trace.rank), span, run.window)
-            if sets is not None:
-                breakdown.sets[trace.rank] = sets
     origin = run.info.start_ns if run.info else min((trace.start_ns for trace in run.ranks), default=0)
+    # Of one rank at a time: its sets take as much memory as all that is known of its kernels.
+    look = _Look(run, built, matched, exposed if exposed.source != NONE else None, profiled, work)
     together: dict[tuple[str, int], list[RankTrace]] = {}
     for trace in run.ranks:
-        if trace.rank in breakdown.sets:
+        if trace.rank in built.rows_of and trace.rank in work.spans:
             together.setdefault((trace.host, trace.job), []).append(trace)
     for (host, job), traces in together.items():
-        breakdown.iterations.append(_iterations(host, work.cuts[host, job], traces, breakdown, curves, origin))
+        iterations = _iterations(host, work.cuts[host, job], traces, look, breakdown, curves, origin)
+        if iterations.ranks:
+            breakdown.iterations.append(iterations)
+    breakdown.costs.add_to(matched.peers)
     return breakdown
 
 
-def _sets(
-    trace: RankTrace,
-    rows: pl.DataFrame,
-    exposed: Exposure | None,
-    profile: Profiled | None,
-    span: tuple[int, int],
-    window: tuple[int, int] | None,
-) -> Sets | None:
-    start, stop = rows["start_ns"].to_numpy(), rows["stop_ns"].to_numpy()
-    waiting_ns = rows["waiting_ns"].to_numpy()
-    if profile is not None:
-        span = (profile.start_ns, profile.stop_ns)
-        if window:
-            span = (max(span[0], window[0]), min(span[1], window[1]))
-    if span[1] <= span[0]:
-        return None
-    known = waiting_ns >= 0
-    lengths = stop - start
-    enough_matched = lengths[known].sum() >= LEAST_MATCHED * max(int(lengths.sum()), 1)
-    waiting = iv.union(start[known], start[known] + waiting_ns[known]) if enough_matched else None
-    alone = exposed.exposed.get(trace.gpu) if exposed else None
-    return Sets(
-        communication=iv.clip(iv.union(start, stop), *span),
-        waiting=None if waiting is None else iv.clip(waiting, *span),
-        exposed=None if alone is None else iv.clip(alone, *span),
-        computation=None if profile is None else iv.clip(profile.computation, *span),
-        span=span,
-    )
+@dataclass(frozen=True)
+class _Look:
+    """All that is known, to be looked at rank by rank."""
+
+    run: RunData
+    built: WholeRun
+    matched: Matched
+    exposed: Exposure | None
+    profiled: dict[int, Profiled]
+    work: Working
+
+    def sets_of(self, trace: RankTrace) -> Sets | None:
+        """A rank's sets; None: it has no working time."""
+        profile, span, window = self.profiled.get(trace.rank), self.work.spans[trace.rank], self.run.window
+        if profile is not None:
+            span = (profile.start_ns, profile.stop_ns)
+            if window:
+                span = (max(span[0], window[0]), min(span[1], window[1]))
+        if span[1] <= span[0]:
+            return None
+        rows = self.built.rows_of[trace.rank]
+        start, stop = (self.built.kernels[name].to_numpy()[rows] for name in ("start_ns", "stop_ns"))
+        waiting_ns = self.matched.waiting_ns[rows]
+        known = waiting_ns >= 0
+        lengths = stop - start
+        enough_matched = lengths[known].sum() >= LEAST_MATCHED * max(int(lengths.sum()), 1)
+        waiting = iv.union(start[known], start[known] + waiting_ns[known]) if enough_matched else None
+        alone = self.exposed.exposed.get(trace.gpu) if self.exposed else None
+        return Sets(
+            communication=iv.clip(iv.union(start, stop), *span),
+            waiting=None if waiting is None else iv.clip(waiting, *span),
+            exposed=None if alone is None else iv.clip(alone, *span),
+            computation=None if profile is None else iv.clip(profile.computation, *span),
+            span=span,
+        )
+
+    def add_costs(self, costs: Costs, trace: RankTrace, sets: Sets) -> None:
+        """What the rank lost to stragglers."""
+        rows = self.built.rows_of[trace.rank]
+        matched, start = self.matched, self.built.kernels["start_ns"].to_numpy()[rows]
+        costs.add(sets, start, matched.waiting_ns[rows], matched.last_rank[rows], matched.others_ns[rows])
 
 
 def _mean(parts: dict[str, Floats]) -> dict[str, float]:
@@ -100,25 +108,35 @@ def _mean(parts: dict[str, Floats]) -> dict[str, float]:
 
 
 def _iterations(
-    host: str, edges: Cut, traces: list[RankTrace], breakdown: Breakdown, curves: dict[str, EnergyCurve], origin: int
+    host: str,
+    edges: Cut,
+    traces: list[RankTrace],
+    look: _Look,
+    breakdown: Breakdown,
+    curves: dict[str, EnergyCurve],
+    origin: int,
 ) -> Iterations:
-    """The host's iterations, and its ranks' rows put into `breakdown`."""
-    ranks = [trace.rank for trace in traces]
-    inside = Iterations(host=host, ranks=ranks, operations=edges.operations, by=edges.by, reason=edges.reason)
+    """The host's iterations, and its ranks' rows and costs put into `breakdown`."""
+    inside = Iterations(host=host, ranks=[], operations=edges.operations, by=edges.by, reason=edges.reason)
     stretches = edges.edges
     by_rank: list[dict[str, Floats]] = []
     for trace in traces:
-        sets = breakdown.sets[trace.rank]
+        sets = look.sets_of(trace)
+        if sets is None:
+            continue
+        inside.ranks.append(trace.rank)
+        look.add_costs(breakdown.costs, trace, sets)
+        measured = measure(sets, np.concatenate([[sets.span], stretches]))
         row = RankParts(
             rank=trace.rank,
             gpu=trace.gpu,
             host=host,
             by_profiler=sets.computation is not None,
-            **msgspec.structs.asdict(whole(sets)),
+            **msgspec.structs.asdict(Parts(**{name: float(values[0]) for name, values in measured.items()})),
         )
         if len(stretches):
             fits = (stretches[:, 0] >= sets.span[0]) & (stretches[:, 1] <= sets.span[1])
-            each = measure(sets, stretches)
+            each = {name: values[1:] for name, values in measured.items()}
             if fits.any():
                 row.per_iteration = Parts(**_mean({name: values[fits] for name, values in each.items()}))
             if not row.by_profiler:

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 import polars as pl
 
@@ -36,7 +38,7 @@ def lowered(clocks: pl.DataFrame, stop_ns: int) -> iv.Intervals:
 
 
 def clock_effects(
-    run: RunData, clocks: pl.DataFrame, communicating: dict[str, iv.Intervals], curves: dict[str, EnergyCurve]
+    run: RunData, clocks: pl.DataFrame, communicating: Mapping[str, iv.Intervals], curves: dict[str, EnergyCurve]
 ) -> list[ClockEffect]:
     """One row a GPU whose clock was set; `communicating`: when each GPU communicated."""
     effects = []

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import zlib
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,7 +12,6 @@ import numpy.typing as npt
 import polars as pl
 
 from powerccl.analysis import intervals as iv
-from powerccl.analysis.communication import communication_intervals
 from powerccl.analysis.report import Report
 
 BUDGET_BYTES = 600_000  # compressed, of all GPUs
@@ -65,7 +65,7 @@ def draw(made: Report, budget_bytes: int = BUDGET_BYTES) -> Drawing:
     run = made.run
     window = run.window or _span(made)
     unit_ns = max(1000, -(-(window[1] - window[0]) // (1 << 31)))
-    communicating = communication_intervals(made.kernels)
+    communicating = made.communicating
     gpus = [each for each in _first(made) if _has_something(made, each[0], communicating, window)]
     drawn = [_lane(made, *each, communicating, window, unit_ns) for each in gpus[:MOST_GPUS]]
     most, closed, thinned = FULL, 0, False
@@ -116,13 +116,13 @@ def _span(made: Report) -> tuple[int, int]:
     times = [log.samples["time_ns"].to_numpy() for log in made.run.power if len(log.samples)]
     lows = [int(time.min()) for time in times]
     highs = [int(time.max()) for time in times]
-    if len(made.kernels):
-        lows.append(int(made.kernels["start_ns"].to_numpy().min()))
-        highs.append(int(made.kernels["stop_ns"].to_numpy().max()))
+    busy = [spans for spans in made.communicating.values() if len(spans)]
+    lows += [int(spans[0, 0]) for spans in busy]
+    highs += [int(spans[-1, 1]) for spans in busy]
     return (min(lows), max(highs)) if lows and max(highs) > min(lows) else (0, 1_000_000)
 
 
-def _has_something(made: Report, gpu: str, communicating: dict[str, iv.Intervals], window: tuple[int, int]) -> bool:
+def _has_something(made: Report, gpu: str, communicating: Mapping[str, iv.Intervals], window: tuple[int, int]) -> bool:
     """Whether a GPU communicated or was sampled in the window."""
     if len(iv.clip(communicating.get(gpu, iv.EMPTY), *window)):
         return True
@@ -131,7 +131,7 @@ def _has_something(made: Report, gpu: str, communicating: dict[str, iv.Intervals
 
 
 def _lane(
-    made: Report, gpu: str, rank: int, communicating: dict[str, iv.Intervals], window: tuple[int, int], unit_ns: int
+    made: Report, gpu: str, rank: int, communicating: Mapping[str, iv.Intervals], window: tuple[int, int], unit_ns: int
 ) -> Lane:
     empty = np.empty(0, dtype=np.int64)
     time, power, clock = empty, empty, empty

@@ -376,7 +376,7 @@ def split(curve: EnergyCurve, communication: iv.Intervals) -> Attribution:
     communication_watts = np.where(weight_ns > 0, energy / weight_ns * ratio, 0.0)  # J per ns
     other_watts = np.where(weight_ns > 0, energy / weight_ns, 0.0)
 
-    knots = np.unique(np.concatenate([time, inside.ravel()]))
+    knots = iv.distinct(time, inside)
     middle = knots[:-1] + np.diff(knots) // 2
     step = np.clip(np.searchsorted(time, middle, side="right") - 1, 0, len(step_ns) - 1)
     rate = np.where(iv.contains(inside, middle), communication_watts[step], other_watts[step])

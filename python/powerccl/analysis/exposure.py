@@ -43,20 +43,28 @@ class Exposure:
     why: str = ""
     uncertainty_pct: float = 0.0
     recorded_pct: float = 100.0
+    # Of GPUs whose marks paused: how long they communicated while waits were recorded, and in all.
+    in_bursts_ns: int = 0
+    lasts_ns: int = 0
 
 
-def exposure(
-    waits: pl.DataFrame, kernels: pl.DataFrame, curves: dict[str, EnergyCurve], alone_watts: float | None
-) -> Exposure:
-    """Exposed communication of each GPU: from traces.tables.waits, else estimated from kernels and energy curves.
+def exposure(kernels: pl.DataFrame, curves: dict[str, EnergyCurve], alone_watts: float | None) -> Exposure:
+    """Exposed communication of each GPU, estimated from kernels (with_operations) and energy curves.
 
     `alone_watts`: what a GPU draws that only communicates, of the platform's profile; None: not known.
     """
-    if len(waits):
-        return from_marks(waits, kernels)
     if not len(kernels):
         return Exposure({}, NONE, "no kernel was timed")
     return _estimated(kernels, curves, alone_watts)
+
+
+def with_operations(kernels: pl.DataFrame) -> pl.DataFrame:
+    """Kernels with a column `operation`: which of its GPU's iteration each is."""
+    numbers = np.zeros(len(kernels), np.int32)
+    rows = kernels.select("gpu", "start_ns", "pattern", "comm", "size_class").with_row_index("row")
+    for of_gpu in tables.by_gpu(rows.sort("start_ns", maintain_order=True)).values():
+        numbers[of_gpu["row"].to_numpy()] = _kinds(of_gpu)
+    return kernels.with_columns(operation=pl.Series(numbers))
 
 
 def from_waits(waits: pl.DataFrame) -> dict[str, iv.Intervals]:
@@ -110,7 +118,6 @@ def from_marks(waits: pl.DataFrame, kernels: pl.DataFrame, window: tuple[int, in
     `window`: host ns, that `told_pct` is of; all else is of the whole run.
     """
     exposed, known = from_waits(waits), marked(waits)
-    result = Exposure(exposed, WAITS, "measured by marks in the job's own streams")
     in_bursts_ns = lasts_ns = 0
     of_gpus = tables.by_gpu(kernels) if known else {}
     for gpu, spans in known.items():
@@ -125,10 +132,18 @@ def from_marks(waits: pl.DataFrame, kernels: pl.DataFrame, window: tuple[int, in
         lasts_ns += int(lasts.sum())
         if in_bursts.any() and not in_bursts.all():
             exposed[gpu] = _filled(rows, exposed.get(gpu, iv.EMPTY), spans, in_bursts)
+    return together([Exposure(exposed, WAITS, in_bursts_ns=in_bursts_ns, lasts_ns=lasts_ns)])
+
+
+def together(parts: list[Exposure]) -> Exposure:
+    """What marks show of several parts of a run."""
+    exposed = {gpu: spans for part in parts for gpu, spans in part.exposed.items()}
+    in_bursts_ns, lasts_ns = sum(part.in_bursts_ns for part in parts), sum(part.lasts_ns for part in parts)
+    why, recorded_pct = "measured by marks in the job's own streams", 100.0
     if in_bursts_ns < lasts_ns:
-        result.recorded_pct = 100 * in_bursts_ns / lasts_ns
-        result.why += f" for {percent(result.recorded_pct)} of the communication time, and assumed alike for the rest"
-    return result
+        recorded_pct = 100 * in_bursts_ns / lasts_ns
+        why += f" for {percent(recorded_pct)} of the communication time, and assumed alike for the rest"
+    return Exposure(exposed, WAITS, why, 0.0, recorded_pct, in_bursts_ns, lasts_ns)
 
 
 def _filled(
@@ -190,7 +205,7 @@ def _estimated(kernels: pl.DataFrame, curves: dict[str, EnergyCurve], alone_watt
         for (gpu,), rows in kernels.group_by(["gpu"], maintain_order=True)
         if str(gpu) in curves
     }
-    kinds = {gpu: _kinds(rows) for gpu, rows in per_gpu.items()}
+    kinds = {gpu: rows["operation"].to_numpy() for gpu, rows in per_gpu.items()}
     seconds, energy = _steps(_by_kind(per_gpu, kinds), curves)
     columns = seconds.shape[1]
     count = columns - len(AGES_NS) - 1

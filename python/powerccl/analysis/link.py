@@ -3,12 +3,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from typing import Any
+
 import numpy as np
 import polars as pl
 
-from powerccl.analysis.communication import KEY, bus_bandwidth, bus_factors, long_ns
+from powerccl.analysis.communication import Alike
 from powerccl.analysis.report_findings import LinkRow, Reference
-from powerccl.analysis.stragglers import Ints
 from powerccl.quantities import plural
 
 NO_PROFILE = "no platform profile"  # the reason of all rows, then
@@ -19,42 +21,48 @@ NOISE = 0.1  # of a kernel's time: when so little is left without waiting, it is
 CLEARLY = 4
 
 
-def link_rows(
-    kernels: pl.DataFrame, waiting_ns: Ints, reference: Reference | None, uncertainty_us: float = 0.0
-) -> list[LinkRow]:
+def link_rows(of_kinds: Iterable[Alike], reference: Reference | None, uncertainty_us: float = 0.0) -> list[LinkRow]:
     """One row a pattern and size class, the longest first.
 
-    `kernels` are those of RunTables, and `waiting_ns` is of each of them (stragglers.Matched).
+    `of_kinds`: kernels as WholeRun.of_kinds has them, with `waiting_ns` (stragglers.Matched).
     `uncertainty_us`: of one rank's times against another's. A transfer that is not clearly longer has no bandwidth.
     """
-    if not len(kernels):
-        return []
-    length = long_ns()
+    rows: list[dict[str, Any]] = [
+        {
+            "pattern": alike.pattern,
+            "size_class": alike.size_class,
+            "count": len(alike.kind),
+            "time_ns": int(alike.inside_ns.sum()),
+            "size": alike.median("bytes"),
+            "most_ranks": alike.kinds["ranks"].max(),
+            "least_ranks": alike.kinds["ranks"].min(),
+            "busbw": alike.busbw,
+            **_without_waiting(alike, uncertainty_us),
+        }
+        for alike in of_kinds
+    ]
+    rows.sort(key=lambda row: -row["time_ns"])
+    return [_row(row, reference) for row in rows if row["busbw"]]
+
+
+def _without_waiting(alike: Alike, uncertainty_us: float) -> dict[str, float | None]:
+    """Medians: `transfer` (GB/s) where the time without waiting tells it, and `left`, the share of that time."""
+    waiting = alike.more["waiting_ns"]
+    known = (waiting >= 0) & (alike.duration_ns > 0)  # clock ticks give some kernels no length, and so no bandwidth
+    length = alike.duration_ns[known]
     # The rank that came last has not waited.
-    left = pl.when(pl.col("waiting_ns") >= 0).then((length - pl.col("waiting_ns")).clip(lower_bound=1))
+    left = np.maximum(length - waiting[known], 1)
+    share = left / length
     clear = (left >= NOISE * length) & (left > CLEARLY * 1e3 * uncertainty_us)
-    table = (
-        kernels.select(*KEY, "ranks", "bytes", "duration_ns", "inside_ns")
-        .with_columns(waiting_ns=pl.Series(waiting_ns))
-        .join(bus_factors(kernels), on=["pattern", "ranks"])
-        .with_columns(moved=pl.col("bytes") * pl.col("factor"))
-        .group_by(KEY, maintain_order=True)
-        .agg(
-            count=pl.len(),
-            time_ns=pl.col("inside_ns").sum(),
-            size=pl.col("bytes").median(),
-            most_ranks=pl.col("ranks").max(),
-            least_ranks=pl.col("ranks").min(),
-            busbw=bus_bandwidth(),
-            transfer=(pl.col("moved") / left).filter(clear).median(),
-            left=(left / length).median(),
-        )
-        .sort("time_ns", descending=True)
-    )
-    return [_row(row, reference) for row in table.iter_rows(named=True) if row["busbw"]]
+    transfer = alike.kinds["moved"].to_numpy()[alike.kind[known][clear]] / left[clear]
+    transfer = transfer[~np.isnan(transfer)]
+    return {
+        "transfer": float(np.median(transfer)) if len(transfer) else None,
+        "left": float(np.median(share)) if len(share) else None,
+    }
 
 
-def _row(row: dict[str, object], reference: Reference | None) -> LinkRow:
+def _row(row: dict[str, Any], reference: Reference | None) -> LinkRow:
     pattern = str(row["pattern"])
     busbw, transfer = _float(row["busbw"]) or 0.0, _float(row["transfer"])
     if (_float(row["left"]) or 0.0) < NOISE:
@@ -93,12 +101,15 @@ def profile_busbw(reference: Reference, pattern: str, size_bytes: float) -> floa
     return float(np.interp(np.log2(max(size_bytes, 1)), sizes, [point[1] for point in points]))
 
 
-def alone_watts(kernels: pl.DataFrame, reference: Reference | None) -> float | None:
-    """What a GPU draws that does nothing but this run's communication, by its time; None: the profile does not know."""
-    if reference is None or not len(kernels):
+def alone_watts(totals: pl.DataFrame, reference: Reference | None) -> float | None:
+    """What a GPU draws that does nothing but this run's communication, by its time; None: the profile does not know.
+
+    `totals`: as WholeRun has them.
+    """
+    if reference is None:
         return None
     total = weight = 0.0
-    rows = kernels.group_by("pattern", "bytes", maintain_order=True).agg(pl.col("duration_ns").sum())
+    rows = totals.group_by("pattern", "bytes", maintain_order=True).agg(pl.col("duration_ns").sum())
     for pattern, size, time_ns in rows.iter_rows():
         watts = watts_alone(reference, pattern, size)
         if watts is not None:

@@ -46,6 +46,7 @@ PARTS = (
 )
 
 
+@cache
 def bounds(name: str) -> tuple[float, float] | None:
     """Least and most that the figure of a field of this name can be; None: any finite number."""
     if name in SIGNED:
@@ -92,8 +93,8 @@ def _checked(finding: msgspec.Struct, wrong: dict[str, list[str]]) -> bool:
     for name, value in _figures(finding):
         text = "" if can_be(name, value) else f"{_words(name)} is not known: the result was {_how(name, value)}"
         kept &= _drop(finding, name, text, optional, wrong)
-    for part, whole in PARTS:
-        part_value, whole_value = getattr(finding, part, None), getattr(finding, whole, None)
+    for part, whole in _parts_of(finding.__struct_fields__):
+        part_value, whole_value = getattr(finding, part), getattr(finding, whole)
         if part_value is not None and whole_value is not None and part_value > whole_value * (1 + SLACK) + SLACK:
             text = f"{_words(part)} is not known: the result was above {_words(whole)}"
             kept &= _drop(finding, part, text, optional, wrong)
@@ -123,6 +124,12 @@ def _figures(finding: msgspec.Struct) -> Iterator[tuple[str, float]]:
         value = getattr(finding, name)
         if isinstance(value, float):
             yield name, value
+
+
+@cache
+def _parts_of(names: tuple[str, ...]) -> tuple[tuple[str, str], ...]:
+    """The pairs of PARTS that a finding with these fields has."""
+    return tuple((part, whole) for part, whole in PARTS if part in names and whole in names)
 
 
 @cache

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -14,11 +14,12 @@ import numpy.typing as npt
 import polars as pl
 
 from powerccl import clean
+from powerccl.analysis import intervals as iv
 from powerccl.analysis import possible
 from powerccl.analysis.attribution import EnergyFindings, attribute
 from powerccl.analysis.breakdown import break_down
 from powerccl.analysis.clock_effect import clock_effects
-from powerccl.analysis.communication import KEY, communication_intervals
+from powerccl.analysis.communication import KEY
 from powerccl.analysis.cost import Cost
 from powerccl.analysis.energy import EnergyCurve, energy_curves
 from powerccl.analysis.exposure import ESTIMATED, NONE, Exposure, exposure
@@ -37,16 +38,16 @@ from powerccl.analysis.report_findings import (
     RankParts,
     Reference,
 )
-from powerccl.analysis.run_tables import RunTables, run_tables
 from powerccl.analysis.shares import of_job, working
 from powerccl.analysis.startup import add_startup
-from powerccl.analysis.stragglers import add_costs, match
+from powerccl.analysis.stragglers import in_sequence, match
 from powerccl.analysis.summary import summarise
 from powerccl.analysis.ways import WaysFindings
+from powerccl.analysis.whole_run import WholeRun, whole_run
 from powerccl.patterns import pattern_name
 from powerccl.quantities import microseconds, percent, seconds
 from powerccl.traces import tables
-from powerccl.traces.folder import MOST_RECORDS, RunData, read_run
+from powerccl.traces.folder import KEPT_RECORDS, MOST_RECORDS, RunData, read_run
 
 MARGIN_S = 1.0  # a window's samples of power begin and end so much outside of it
 
@@ -90,9 +91,10 @@ def encode(findings: ReportFindings) -> bytes:
 class Report:
     """The findings, and the data that pictures are drawn from.
 
-    `calls`, `kernels` and `waits` are those of RunTables. `working`: the working time of all ranks together, host ns
-    from and to; None where nothing was communicated.
+    `calls`, `kernels` and `waits` are those of RunTables; of a large run, those of a part (RunData.in_part). `working`:
+    the working time of all ranks together, host ns from and to; None where nothing was communicated.
     `waiting_ns`: of each kernel, as stragglers.match has it. `cuts`: the iterations of each host and job.
+    `communicating`: when each GPU communicated in all of the run.
     """
 
     findings: ReportFindings
@@ -103,6 +105,7 @@ class Report:
     working: tuple[int, int] | None
     waiting_ns: npt.NDArray[np.int64]
     cuts: dict[tuple[str, int], Cut]
+    communicating: Mapping[str, iv.Intervals]
 
 
 def report(
@@ -111,27 +114,29 @@ def report(
     kineto: Sequence[tuple[Path, int | None]] = (),
     window_s: tuple[float, float] | None = None,
     most_records: int = MOST_RECORDS,
+    kept_records: int = KEPT_RECORDS,
 ) -> Report:
     """Everything that is to be found of a run folder, in whatever state it is.
 
     Raises:
         FileNotFoundError: there is no such folder.
     """
-    run = read_run(folder, most_records, window_s)
+    run = read_run(folder, most_records, window_s, kept_records)
     if run.window:
         _keep_samples(run)
-    built = run_tables(run, run.window)
+    built = whole_run(run, run.window, operations=reference is not None)
     energy = attribute(run, run.window, reference, built)
-    summary = summarise(run, run.window, energy, shares=Shares(), built=built)  # shares: of the breakdown, below
-    calls, kernels = built.calls, built.kernels
-    notes: list[str] = []
-    profiled = _profiled(run, kineto, kernels, notes)
-    matched = match(run, built.all_calls, built.all_kernels, built.inside)
     curves = energy_curves(run)
+    summary = summarise(
+        run, run.window, energy, shares=Shares(), built=built, curves=curves
+    )  # shares: of the breakdown, below
+    kernels = built.kernels
+    notes: list[str] = []
+    profiled = _profiled(run, kineto, built.part.kernels, notes)
+    matched = built.matched
     exposed = _exposure(built, curves, reference)
-    work = working(run, calls, kernels)
-    breakdown = break_down(run, kernels, matched, exposed, curves, profiled, work)
-    add_costs(matched, kernels, breakdown.sets)
+    work = working(run, kernels, built.ends, built.cuts)
+    breakdown = break_down(run, built, matched, exposed, curves, profiled, work)
     summary.shares = of_job(breakdown.ranks, work, summary.communication)
     add_startup(summary.shares, run, work, curves)
     add_iteration(summary, run, work, curves)
@@ -143,19 +148,26 @@ def report(
         exposure_source=exposed.source,
         exposure_why=exposed.why,
         peers=matched.peers,
-        link=link_rows(kernels, matched.waiting_ns, reference, matched.peers.uncertainty_us or 0.0),
+        link=link_rows(built.of_kinds(waiting_ns=matched.waiting_ns), reference, matched.peers.uncertainty_us or 0.0),
         platform=reference.name if reference else "",
         platform_provenance=reference.provenance if reference else "",
         energy=energy,
-        clock_effects=clock_effects(run, tables.clocks(run), communication_intervals(kernels), curves),
-        counts=_counts(run, calls, kernels),
+        clock_effects=clock_effects(run, tables.clocks(run), built.communicating, curves),
+        counts=_counts(run, built),
         notes=notes,
     )
     _reconcile(findings)
     findings.notes += possible.check(findings)
     spans = list(work.spans.values())
     together = (min(first for first, _ in spans), max(last for _, last in spans)) if spans else None
-    return Report(findings, run, calls, kernels, built.waits, together, matched.waiting_ns, work.cuts)
+    part = built.part
+    waiting_ns = matched.waiting_ns
+    if run.in_part:
+        waiting_ns = match(
+            run, in_sequence(run, run.ranks, part.all_calls, part.all_kernels, part.inside), part.kernels
+        ).waiting_ns
+    shown = (part.calls, part.kernels, part.waits)
+    return Report(findings, run, *shown, together, waiting_ns, work.cuts, built.communicating)
 
 
 @dataclass(frozen=True)
@@ -169,14 +181,13 @@ class Waiting:
 
 def waiting_of(run: RunData) -> Waiting:
     """As `report` has it, without all else."""
-    built = run_tables(run, run.window)
-    matched = match(run, built.all_calls, built.all_kernels, built.inside)
+    built = whole_run(run, run.window)
+    matched = built.matched
     exposed = built.marks or Exposure({}, NONE, "")
     breakdown = break_down(
-        run, built.kernels, matched, exposed, energy_curves(run), {}, working(run, built.calls, built.kernels)
+        run, built, matched, exposed, energy_curves(run), {}, working(run, built.kernels, built.ends, built.cuts)
     )
-    add_costs(matched, built.kernels, breakdown.sets)
-    link = link_rows(built.kernels, matched.waiting_ns, None, matched.peers.uncertainty_us or 0.0)
+    link = link_rows(built.of_kinds(waiting_ns=matched.waiting_ns), None, matched.peers.uncertainty_us or 0.0)
     return Waiting(matched.peers, link, breakdown.ranks)
 
 
@@ -238,15 +249,15 @@ def _same_operations(findings: ReportFindings) -> None:
         kind.joules, kind.joules_per_operation = value * kind.operations, value
 
 
-def _exposure(built: RunTables, curves: dict[str, EnergyCurve], reference: Reference | None) -> Exposure:
+def _exposure(built: WholeRun, curves: dict[str, EnergyCurve], reference: Reference | None) -> Exposure:
     """Exposed communication, as far as records show it; NONE and the reason if they do not."""
     if built.marks:
         return built.marks
-    watts = alone_watts(built.kernels, reference)
+    watts = alone_watts(built.totals, reference)
     if len(built.kernels) and watts is None:
         why = "not known: the job's streams have no marks, and no platform profile has the power of communication"
         return Exposure({}, NONE, why)
-    estimated = exposure(built.waits, built.kernels, curves, watts)
+    estimated = exposure(built.kernels, curves, watts)
     if estimated.source == ESTIMATED and estimated.uncertainty_pct >= 100:
         return Exposure({}, NONE, "not known: " + estimated.why.partition(": all communication")[0])
     return estimated
@@ -290,7 +301,7 @@ def _profiled(
     return profiles
 
 
-def _counts(run: RunData, calls: pl.DataFrame, kernels: pl.DataFrame) -> list[CountRow]:
+def _counts(run: RunData, built: WholeRun) -> list[CountRow]:
     """The histogram: of the whole run where a pass over it counted everything, else of what was read."""
     if run.census is not None:
         census = run.census
@@ -306,9 +317,13 @@ def _counts(run: RunData, calls: pl.DataFrame, kernels: pl.DataFrame) -> list[Co
             )
             for row, bits in cells.tolist()
         ]
-    called = calls.group_by(KEY, maintain_order=True).agg(calls=pl.len(), call_bytes=pl.col("bytes").sum())
-    ran = kernels.group_by(KEY, maintain_order=True).agg(
-        kernels=pl.len(), kernel_bytes=pl.col("bytes").sum(), time_ns=pl.col("inside_ns").sum()
+    called = built.coverage.kinds.group_by(KEY, maintain_order=True).agg(
+        calls=pl.col("count").sum(), call_bytes=(pl.col("bytes") * pl.col("count")).sum()
+    )
+    ran = built.totals.group_by(KEY, maintain_order=True).agg(
+        kernels=pl.col("count").sum(),
+        kernel_bytes=(pl.col("bytes") * pl.col("count")).sum(),
+        time_ns=pl.col("time_ns").sum(),
     )
     joined = called.join(ran, on=KEY, how="full", coalesce=True).sort(KEY)
     return [

@@ -13,7 +13,7 @@ part exceeds its whole. A share is the sum over the ranks divided by the sum of 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -64,12 +64,22 @@ class Working:
     uncovered_ns: int = 0  # over the ranks: from a cut trace's last record to the end of the others'
 
 
-def working(run: RunData, calls: pl.DataFrame, kernels: pl.DataFrame, window: tuple[int, int] | None = None) -> Working:
-    """The working time of each rank that communicated; of a window (host ns), the part of it inside."""
+Ends = dict[int, tuple[int, int]]  # of each rank, its first communication's start and its last one's end
+
+
+def working(
+    run: RunData,
+    kernels: pl.DataFrame,
+    ends: Ends,
+    cuts: dict[tuple[str, int], Cut],
+    window: tuple[int, int] | None = None,
+) -> Working:
+    """The working time of each rank that communicated; of a window (host ns), the part of it inside.
+
+    `ends`, `cuts`: as ends_of and cuts_of have them.
+    """
     window = window or run.window
-    work = Working()
-    ends = _ends(calls, kernels)
-    work.cuts = _cuts([trace for trace in run.ranks if trace.rank in ends], calls, kernels, window)
+    work = Working(cuts={place: replace(cut) for place, cut in cuts.items()})
     starts = tables.by_rank(kernels, "start_ns")
     by_iteration: dict[tuple[str, int], int] = {}
     for trace in run.ranks:
@@ -116,8 +126,8 @@ def _uncovered_ns(run: RunData, spans: dict[int, tuple[int, int]], window: tuple
     return total
 
 
-def _ends(calls: pl.DataFrame, kernels: pl.DataFrame) -> dict[int, tuple[int, int]]:
-    """Of each rank, its first communication's start and its last one's end; by its calls where many were not timed."""
+def ends_of(calls: pl.DataFrame, kernels: pl.DataFrame) -> Ends:
+    """When ranks began and ended to communicate; by their calls where many were not timed."""
     ran = kernels.group_by("rank", maintain_order=True).agg(pl.len(), pl.col("start_ns").min(), pl.col("stop_ns").max())
     ends = {rank: (count, first, last) for rank, count, first, last in ran.iter_rows()}
     made = (
@@ -132,14 +142,22 @@ def _ends(calls: pl.DataFrame, kernels: pl.DataFrame) -> dict[int, tuple[int, in
     return {rank: (first, last) for rank, (_, first, last) in ends.items()}
 
 
-def _cuts(
-    traces: list[RankTrace], calls: pl.DataFrame, kernels: pl.DataFrame, window: tuple[int, int] | None
+def cuts_of(
+    traces: list[RankTrace],
+    ends: Ends,
+    known: dict[tuple[str, int], Cut],
+    calls: pl.DataFrame,
+    kernels: pl.DataFrame,
+    window: tuple[int, int] | None,
 ) -> dict[tuple[str, int], Cut]:
-    """Iterations of each host and job, by its first rank there."""
-    first = {(trace.host, trace.job): trace for trace in reversed(traces)}
+    """Iterations of each host and job, by its first rank there that communicated; those that are `known` stay."""
+    places = {(trace.host, trace.job): trace for trace in reversed(traces) if trace.rank in ends}
+    first = {place: trace for place, trace in places.items() if place not in known}
+    if not first:
+        return known
     chosen = pl.col(tables.RANK).is_in([trace.rank for trace in first.values()])
     made, ran = tables.by_rank(calls.filter(chosen)), tables.by_rank(kernels.filter(chosen))
-    return {
+    return known | {
         place: _cut(window, trace.gaps, made.get(trace.rank, calls[:0]), ran.get(trace.rank, kernels[:0]))
         for place, trace in first.items()
     }

@@ -3,8 +3,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 import polars as pl
@@ -14,7 +15,7 @@ from powerccl.analysis import possible
 from powerccl.analysis.attribution import EnergyFindings, attribute
 from powerccl.analysis.brief import NO_SAMPLES
 from powerccl.analysis.clock_switches import clock_switches
-from powerccl.analysis.communication import CallCoverage, communication_intervals, cover, pattern_rows, phase_rows
+from powerccl.analysis.communication import CallCoverage, pattern_rows, phase_rows
 from powerccl.analysis.energy import (
     Attribution,
     EnergyCurve,
@@ -26,22 +27,24 @@ from powerccl.analysis.energy import (
     split,
     window_of,
 )
-from powerccl.analysis.findings import Communication, Energy, Gpu, PatternRow, RunSummary, Shares
+from powerccl.analysis.findings import Communication, Energy, Gpu, RunSummary, Shares
 from powerccl.analysis.helper_ends import helper_notes, why_unsampled
 from powerccl.analysis.iteration_energy import add_iteration
 from powerccl.analysis.mpi import each_alone, summarise_mpi
+from powerccl.analysis.operation_energy import LONG_IN_UPDATES, fill_joules_per_operation
 from powerccl.analysis.policy import policy_outcome
 from powerccl.analysis.report_findings import Parts, Reference
-from powerccl.analysis.run_tables import RunTables, run_tables
 from powerccl.analysis.shares import Sets, of_job, whole, working
 from powerccl.analysis.startup import add_startup
-from powerccl.quantities import exact, plural, said_once, seconds
+from powerccl.analysis.whole_run import WholeRun, whole_run
+from powerccl.quantities import plural, said_once, seconds
 from powerccl.traces import tables
 from powerccl.traces.folder import RunData
 from powerccl.traces.identity import count_expected, find_ranks, life_of, missing_ranks
 from powerccl.traces.incarnations import restarts
 from powerccl.traces.mpi_tables import mpi_notes
-from powerccl.traces.power import floats
+from powerccl.traces.power import PowerLog, floats
+from powerccl.traces.rank import RankTrace
 
 # nvmlClocksEventReasons bits (NVML API reference); idle and settings of ours are no throttling.
 THROTTLE_REASONS = {
@@ -53,11 +56,11 @@ THROTTLE_REASONS = {
     0x80: "power brake",
 }
 ROUTINE_NOTE = "gpu clock offset_ns"  # the runtime's own estimate, kept for checking; ours comes from the kernels
-# A stretch must last so many updates of the counter for its energy to be its own.
-LONG_IN_UPDATES = 5.0
-MOSTLY_LONG = 0.9  # of the operations
 # Attribution takes a tenth of a second of a core for each second of a run. Of a long job, a part is attributed.
 LONG_NS, PART_NS = 240_000_000_000, 120_000_000_000
+
+
+Log = TypeVar("Log", RankTrace, PowerLog)
 
 
 @dataclass
@@ -80,7 +83,8 @@ def summarise(
     energy: EnergyFindings | None = None,
     reference: Reference | None = None,
     shares: Shares | None = None,
-    built: RunTables | None = None,
+    built: WholeRun | None = None,
+    curves: dict[str, EnergyCurve] | None = None,
 ) -> RunSummary:
     """Findings of a run as far as its folder tells; `window` (host times in ns, from and to) takes a part of it.
 
@@ -89,25 +93,26 @@ def summarise(
     `energy`: what `attribute` found of the same; without it, `reference` is for attribution. Of a run longer than four
     minutes, two minutes of its middle are attributed. `built`: the tables of the same window, if they exist already.
     """
-    built = built or run_tables(run, window)
-    calls, kernels = built.calls, built.kernels
-    communicating = communication_intervals(kernels)
-    coverage = cover(calls, kernels)
-    curves = energy_curves(run)
-    gpus = [_sample(run, gpu, communicating, curves, window) for gpu in _gpus(run)]
+    built = built or whole_run(run, window)
+    communicating, coverage = built.communicating, built.coverage
+    curves = energy_curves(run) if curves is None else curves
+    traces, logs = _by_host([*run.ranks, *run.mpi]), _by_host(run.power)
+    spans = {host: _span(traces.get(host, []), logs.get(host, [])) for host in [*traces, *logs]}
+    gpus = [_sample(run, gpu, communicating, curves, window, spans) for gpu in _gpus(run)]
     ranks = find_ranks([life_of(trace) for trace in run.ranks])
-    patterns = pattern_rows(coverage, kernels, max(len(ranks), 1))
-    part = _middle(kernels) if energy is None and window is None else None
-    energy = energy or attribute(run, part or window, reference, built.within(part) if part else built)
-    _fill_joules_per_operation(patterns, kernels, gpus, energy)
+    patterns = pattern_rows(coverage, built.timed, max(len(ranks), 1))
+    part = _middle(built.part.kernels) if energy is None and window is None else None
+    energy = energy or attribute(run, part or window, reference, built)
+    resolved = [
+        (gpu.finding.ranks, gpu.attribution.curve) for gpu in gpus if gpu.attribution and gpu.attribution.resolved
+    ]
+    fill_joules_per_operation(patterns, built, resolved, energy)
     wall_s = (window[1] - window[0]) / 1e9 if window else _wall_s(run)
     info = run.info
     said = dict.fromkeys([*tables.notes(run)["text"].to_list(), *mpi_notes(run)])
     said.update(dict.fromkeys(filter(None, [each_alone(run), _rescaled(run), *helper_notes(run), *_of_node(run)])))
-    if part and energy.kinds:
-        said[
-            f"the energy of collectives is that of {exact((part[1] - part[0]) / 1e9, 's')} in the middle of the run"
-        ] = None
+    if energy.part and energy.kinds:
+        said[f"the energy of collectives is that of {energy.part}"] = None
     notes = [text for text in said if not text.startswith(ROUTINE_NOTE)]
     first = run.ranks[0] if run.ranks else None
     summary = RunSummary(
@@ -131,11 +136,11 @@ def summarise(
         finished=bool(info and info.end_ns),
         recording_pct=_recording_pct(run),
         energy=_energy(run, gpus, [*_not_counted(run), missing_ranks(len(ranks), count_expected(ranks))]),
-        communication=_with_regression(_communication(gpus), communicating, energy, part),
+        communication=_with_regression(_communication(gpus), communicating, energy),
         clocks=clock_switches(tables.clocks(run), communicating),
         policy_outcome=policy_outcome(run),
         patterns=patterns,
-        phases=phase_rows(coverage, kernels, tables.tags(run), max(len(ranks), 1)),
+        phases=phase_rows(coverage, built.timed, max(len(ranks), 1)),
         gpus=[gpu.finding for gpu in gpus],
         mpi=summarise_mpi(run, wall_s),
         unrecorded=run.unrecorded,
@@ -143,7 +148,7 @@ def summarise(
         problems=[*run.problems, *filter(None, [run.late])],
     )
     _share_out(summary.communication, summary.gpus)
-    _count(summary.communication, coverage, summary.gpus)
+    _count(summary.communication, coverage, built.timed, summary.gpus)
     _mark_incomplete(summary.communication, run)
     summary.communication.estimated_s = sum(row.estimated_s for row in patterns)
     if summary.communication.untimed_captured_calls:
@@ -161,9 +166,9 @@ def summarise(
     return summary
 
 
-def _add_shares(summary: RunSummary, run: RunData, built: RunTables, curves: dict[str, EnergyCurve]) -> None:
+def _add_shares(summary: RunSummary, run: RunData, built: WholeRun, curves: dict[str, EnergyCurve]) -> None:
     kernels = built.kernels
-    work = working(run, built.calls, kernels, built.window)
+    work = working(run, kernels, built.ends, built.cuts, built.window)
     rows: list[Parts] = []
     spans = dict(work.spans)
     of_ranks = tables.by_rank(kernels, "start_ns", "stop_ns")
@@ -238,9 +243,10 @@ def _gpus(run: RunData) -> list[Gpu]:
 def _sample(
     run: RunData,
     gpu: Gpu,
-    communicating: dict[str, iv.Intervals],
+    communicating: Mapping[str, iv.Intervals],
     curves: dict[str, EnergyCurve],
     part: tuple[int, int] | None,
+    spans: Mapping[str, tuple[int, int] | None],
 ) -> _Sampled:
     intervals = communicating.get(gpu.gpu, iv.EMPTY)
     log_and_rows = gpu_samples(run, gpu.gpu)
@@ -253,7 +259,7 @@ def _sample(
     intervals = iv.clip(intervals, *window)
     gpu.communication_s = iv.length_ns(intervals) / 1e9
     whole = np.array([window], dtype=np.int64)
-    span = window if window[1] < 1 << 62 else _span(run, gpu.host)
+    span = window if window[1] < 1 << 62 else spans.get(gpu.host)
     if span:
         gpu.missing_s = (span[1] - span[0]) / 1e9
     if log_and_rows is None:
@@ -296,16 +302,22 @@ def _sample(
     return _Sampled(gpu, whole, communication, attribution, covered, *sampled)
 
 
-def _span(run: RunData, host: str) -> tuple[int, int] | None:
+def _span(here: list[RankTrace], logs: list[PowerLog]) -> tuple[int, int] | None:
     """From when until when something was recorded on a host, where run.json does not say how long the run was."""
-    here = [trace for trace in [*run.ranks, *run.mpi] if trace.host == host]
     starts, ends = [trace.start_ns for trace in here], [trace.last_ns() for trace in here]
-    for log in run.power:
-        if log.host == host and len(log.samples):
+    for log in logs:
+        if len(log.samples):
             time = log.samples["time_ns"].to_numpy()
             starts.append(int(time.min()))
             ends.append(int(time.max()))
     return (min(starts), max(ends)) if starts and max(ends) > min(starts) else None
+
+
+def _by_host(logs: Sequence[Log]) -> dict[str, list[Log]]:
+    hosts: dict[str, list[Log]] = {}
+    for log in logs:
+        hosts.setdefault(log.host, []).append(log)
+    return hosts
 
 
 def _throttles(masks: Iterable[str | None]) -> list[str]:
@@ -400,19 +412,18 @@ def _communication(gpus: list[_Sampled]) -> Communication:
     )
 
 
-def _count(communication: Communication, coverage: CallCoverage, gpus: list[Gpu]) -> None:
+def _count(communication: Communication, coverage: CallCoverage, timed: pl.DataFrame, gpus: list[Gpu]) -> None:
     """Count calls. A captured one is made once and runs at each replay of its graph.
 
     Where calls were made and none was timed, no time is known to be communication, or to be anything else.
     """
-    calls = coverage.calls
-    captured = calls.filter(pl.col("captured"))
-    communication.calls = len(calls) - len(captured)
-    communication.captured_calls = len(captured)
+    captured = pl.col("captured")
+    communication.calls = coverage.count(~captured)
+    communication.captured_calls = coverage.count(captured)
     communication.timed_calls = coverage.timed
-    communication.untimed_calls = coverage.untimed
-    communication.untimed_captured_calls = int((~captured["timed"]).sum())
-    if len(calls) and not coverage.timed and not communication.time_s:
+    communication.untimed_calls = coverage.untimed(timed)
+    communication.untimed_captured_calls = coverage.count(captured, ~pl.col("timed"))
+    if len(coverage.kinds) and not coverage.timed and not communication.time_s:
         communication.time_s = communication.other_average_watts = communication.other_clock_mhz = None
         for gpu in gpus:
             gpu.communication_s = gpu.other_watts = gpu.other_clock_mhz = None
@@ -429,24 +440,18 @@ def _mark_incomplete(communication: Communication, run: RunData) -> None:
 
 def _with_regression(
     communication: Communication,
-    communicating: dict[str, iv.Intervals],
+    communicating: Mapping[str, iv.Intervals],
     findings: EnergyFindings,
-    part: tuple[int, int] | None,
 ) -> Communication:
-    """Energy of communication by the regression, where most of it comes in stretches no longer than a few updates.
-
-    `part`: of the run, that the regression is of; None: all of it. The rest is taken to draw as much in as long.
-    """
+    """Energy of communication by the regression, where most of it comes in stretches no longer than a few updates."""
     low, high = findings.joules_communication_low, findings.joules_communication_high
     lengths = np.concatenate([spans[:, 1] - spans[:, 0] for spans in communicating.values()] or [np.zeros(0, np.int64)])
     short = lengths < LONG_IN_UPDATES * 1e6 * (findings.update_ms or 0.0)
     partial = bool(findings.reason) or communication.joules_at_least is not None
     if low is None or high is None or partial or lengths[short].sum() < 0.5 * lengths.sum():
         return communication
-    seen_ns = sum(iv.length_ns(iv.clip(spans, *part)) for spans in communicating.values()) if part else lengths.sum()
-    times = float(lengths.sum()) / max(float(seen_ns), 1.0)
-    communication.joules = None if findings.joules_communication is None else times * findings.joules_communication
-    communication.uncertainty_joules = times * (high - low) / 2
+    communication.joules = findings.joules_communication
+    communication.uncertainty_joules = (high - low) / 2
     communication.resolved = True
     time_s = float(lengths.sum()) / 1e9
     joules = communication.joules
@@ -478,34 +483,3 @@ def _middle(kernels: pl.DataFrame) -> tuple[int, int] | None:
     first, last = int(kernels["start_ns"].min() or 0), int(kernels["stop_ns"].max() or 0)  # type: ignore[arg-type]
     middle = (first + last) // 2
     return (middle - PART_NS // 2, middle + PART_NS // 2) if last - first > LONG_NS else None
-
-
-def _fill_joules_per_operation(
-    patterns: list[PatternRow], kernels: pl.DataFrame, gpus: list[_Sampled], findings: EnergyFindings
-) -> None:
-    """Fill joules_per_operation from stretches of one kind that outlast updates, back-to-back kernels as one.
-
-    Where most of its operations are shorter, from the regression of all samples, if that can tell.
-    """
-    curves = {gpu.finding.gpu: gpu for gpu in gpus}
-    known = {(kind.pattern, kind.size_class_bytes): kind for kind in findings.kinds if kind.resolved}
-    for row in patterns:
-        joules, operations = 0.0, 0
-        chosen = kernels.filter((pl.col("pattern") == row.pattern) & (pl.col("size_class") == row.size_class_bytes))
-        for (gpu,), rows in chosen.group_by(["gpu"], maintain_order=True):
-            sampled = curves.get(str(gpu))
-            if sampled is None or sampled.attribution is None or not sampled.attribution.resolved:
-                continue
-            curve = sampled.attribution.curve
-            update_ns = max(curve.update_ns, 1e6 * (findings.update_ms or 0.0))
-            start, stop = rows["start_ns"].to_numpy(), rows["stop_ns"].to_numpy()
-            stretches = clip_to(curve, iv.union(start, stop + int((row.median_us or 0.0) * 100)), sharp=True)
-            long = stretches[stretches[:, 1] - stretches[:, 0] >= LONG_IN_UPDATES * update_ns]
-            inside = iv.contains(long, start) & iv.contains(long, stop - 1)
-            joules += curve.within(iv.union(start[inside], stop[inside]))
-            operations += int(inside.sum())
-        kind = known.get((row.pattern, row.size_class_bytes))
-        if kind is not None and operations < MOSTLY_LONG * len(chosen):
-            row.joules_per_operation, row.joules_low, row.joules_high = kind.joules_per_operation, kind.low, kind.high
-        elif operations:
-            row.joules_per_operation = joules / operations

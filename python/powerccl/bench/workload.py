@@ -118,19 +118,20 @@ def _histogram(calls: pl.DataFrame, kernels: pl.DataFrame) -> list[Case]:
     """One case a (pattern, size class, ranks), at its median size, the longest first."""
     import polars as pl
 
-    from powerccl.analysis.communication import cover
+    from powerccl.analysis.communication import KEY, ran
 
-    covered = cover(calls, kernels).calls
+    medians = kernels.group_by(KEY, maintain_order=True).agg(estimate_ns=pl.col("duration_ns").median())
+    covered = calls.with_columns(rest=~ran(calls, kernels) & ~calls["captured"]).join(medians, on=KEY, how="left")
     gpus = max(calls["rank"].n_unique(), 1)
     key = ["pattern", "size_class", "ranks"]
-    ran = kernels.group_by(key, maintain_order=True).agg(
+    timed = kernels.group_by(key, maintain_order=True).agg(
         kernel_ns=pl.col("duration_ns").sum(), kernel_bytes=pl.col("bytes").median(), ran=pl.len()
     )
     called = covered.group_by(key, maintain_order=True).agg(
-        calls=pl.len(), call_bytes=pl.col("bytes").median(), estimated_ns=pl.col("estimate_ns").sum()
+        calls=pl.len(), call_bytes=pl.col("bytes").median(), estimated_ns=pl.col("estimate_ns").filter("rest").sum()
     )
     cases = []
-    for row in called.join(ran, on=key, how="full", coalesce=True).sort(key).iter_rows(named=True):
+    for row in called.join(timed, on=key, how="full", coalesce=True).sort(key).iter_rows(named=True):
         if row["pattern"] not in PATTERNS or row["ranks"] < 2:
             continue
         size = int(row["call_bytes"] or row["kernel_bytes"] or 0)

@@ -85,6 +85,10 @@ def command(
 
     from msgspec import structs
 
+    from powerccl.memory import return_freed
+
+    return_freed()
+
     from powerccl.analysis.cost import cost_of
     from powerccl.analysis.energy import energy_curves
     from powerccl.analysis.findings import SUMMARY_FILE

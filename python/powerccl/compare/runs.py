@@ -16,9 +16,9 @@ from powerccl.analysis.energy import energy_curves
 from powerccl.analysis.findings import PatternRow, RunSummary
 from powerccl.analysis.iteration_energy import curves_of, joules_between
 from powerccl.analysis.report_findings import Reference
-from powerccl.analysis.run_tables import RunTables, run_tables
 from powerccl.analysis.shares import working
 from powerccl.analysis.summary import summarise
+from powerccl.analysis.whole_run import WholeRun, whole_run
 from powerccl.compare.member import (
     BANDWIDTH,
     CO2E,
@@ -63,7 +63,7 @@ def read_run_member(
     if not (run.info or run.ranks or run.mpi or run.power):
         raise PowercclError(f"{folder} is not a run folder", FORMS)
     reference = reference_of(run)
-    built = run_tables(run)
+    built = whole_run(run)
     summary = summarise(run, reference=reference, built=built)
     gpus = frozenset(gpu.gpu for gpu in summary.gpus)
     member = Member(folder, RUN, emulated=summary.emulated, failed=summary.exit_code != 0, gpus=gpus)
@@ -74,7 +74,7 @@ def read_run_member(
         if what == "wall time":
             _iteration(member, run, built)
     _costs(member, run, summary, tariff)
-    _patterns(member, built.kernels, summary)
+    _patterns(member, built.part.kernels, summary)
     for row in summary.patterns:
         name = f"{row.pattern.replace('_', '-')} calls"
         member.work[name] = member.work.get(name, 0) + row.calls + row.captured_calls
@@ -108,7 +108,7 @@ def run_figures(summary: RunSummary) -> list[tuple[str, str, float | None]]:
     ]
 
 
-def _iteration(member: Member, run: RunData, built: RunTables) -> None:
+def _iteration(member: Member, run: RunData, built: WholeRun) -> None:
     """Time and energy of an iteration, where communication repeats itself. Ranks keep step: the first rank's counts.
 
     The energy is that of all GPUs, which needs one host: the clocks of hosts differ.
@@ -116,7 +116,7 @@ def _iteration(member: Member, run: RunData, built: RunTables) -> None:
     if len({trace.job for trace in run.ranks}) != 1:
         return  # jobs beside each other have no iteration in common
     first = run.ranks[0]
-    cuts = working(run, built.calls, built.kernels).cuts.get((first.host, first.job))
+    cuts = working(run, built.kernels, built.ends, built.cuts).cuts.get((first.host, first.job))
     if cuts is None:
         return
     member.facts[OPERATIONS] = str(cuts.operations) if len(cuts.edges) else cuts.reason
@@ -188,7 +188,7 @@ def _patterns(member: Member, kernels: pl.DataFrame, summary: RunSummary) -> Non
             member.values[Key(ENERGY, "J", *place)] = Value(value=row.joules_per_operation, of="runs")
 
 
-def _energies(member: Member, run: RunData, reference: Reference | None, built: RunTables) -> None:
+def _energies(member: Member, run: RunData, reference: Reference | None, built: WholeRun) -> None:
     from powerccl.analysis.attribution import attribute
 
     for kind in attribute(run, reference=reference, built=built).kinds:

@@ -14,8 +14,8 @@ from powerccl.analysis import intervals as iv
 from powerccl.analysis.communication import communication_intervals
 from powerccl.analysis.energy import energy_curves, split
 from powerccl.analysis.findings import RunSummary
-from powerccl.analysis.run_tables import run_tables
 from powerccl.analysis.summary import summarise
+from powerccl.analysis.whole_run import whole_run
 from powerccl.files import read_json
 from powerccl.traces.folder import RunData, read_run
 
@@ -79,8 +79,8 @@ def read_training(folder: Path, result: TrainResult) -> Training:
         raise ValueError("no iteration was measured")
     run = read_run(folder)
     window = (iterations[0].start_ns, iterations[-1].end_ns)
-    built = run_tables(run, window)
-    communicating = communication_intervals(built.all_kernels)
+    built = whole_run(run, window)
+    communicating = communication_intervals(built.part.all_kernels)
     spans = np.array([[i.start_ns, i.end_ns] for i in iterations], dtype=np.int64)
     total = np.zeros(len(spans))
     communication = np.zeros(len(spans))

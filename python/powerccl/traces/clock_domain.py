@@ -55,11 +55,17 @@ def map_kernels(kernels: npt.NDArray[np.void]) -> ClockMap:
     Kernels that were timed with CUDA events (HOST_TIMES) have host times already, which say nothing of the map.
     """
     on_host = (kernels["flags"] & records.FLAG_HOST_TIMES) != 0
-    clock_map = fit_clock_map(kernels[~on_host])
+    clock_map = fit_clock_map(kernels[~on_host] if on_host.any() else kernels)
+    to_gpu_times(kernels, clock_map)
+    return clock_map
+
+
+def to_gpu_times(kernels: npt.NDArray[np.void], clock_map: ClockMap) -> None:
+    """Bring KERNEL records with host times to the GPU's clock, in place."""
+    on_host = (kernels["flags"] & records.FLAG_HOST_TIMES) != 0
     if clock_map.pairs and on_host.any():
         for name in ("gpu_start_ns", "gpu_stop_ns"):
             kernels[name][on_host] = clock_map.to_gpu(kernels[name][on_host])
-    return clock_map
 
 
 def fit_clock_map(kernels: npt.NDArray[np.void]) -> ClockMap:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from powerccl import clean, quantities
 from powerccl.files import MOST_INFO, list_files, read_bytes
+from powerccl.memory import give_back
 from powerccl.quantities import plural
 from powerccl.traces.helpers import PREFIX as HELPERS
 from powerccl.traces.helpers import SUFFIX, HelperEvent, read_helper_events
@@ -18,19 +19,25 @@ from powerccl.traces.lateness import LATENESS_FILES, lateness_problems
 from powerccl.traces.run_info import RUN_FILE, SIMULATED, RunInfo, of_newer, parse_run_info
 
 if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
     from powerccl.traces.cpu import CpuLog
     from powerccl.traces.large import Census, Scan
     from powerccl.traces.power import PowerLog
     from powerccl.traces.rank import RankTrace
 
 T = TypeVar("T")
-SCANNERS = 4
+SCANNERS = 2  # files read at a time: each takes as much memory as it has records
 SAID_NS = 1_000_000  # a shorter difference shows in no figure
 END_NOT_SEEN = "Nothing is recorded: the job has not ended, or `powerccl run` was killed before its end."
-# Of NCCL's traces, that are read as a whole: 1 GiB of memory in a report, and seconds. Double takes a report of a large
-# run beyond what a login node grants. At half, a run of a quarter of an hour on eight GPUs is no longer seen whole.
-MOST_RECORDS = 2_100_000
-IN_DETAIL = 4  # of a run that is too large, so much less than could be read: what it takes to count it is enough time
+# Of NCCL's traces, that are analysed as a whole: 1 GiB of memory in a report, and half a minute. Double takes a report
+# of a large run beyond what a login node grants. At half, a day of eight GPUs with a collective a second is not whole.
+MOST_RECORDS = 20_000_000
+# Records that are kept in memory. Of a larger run they are read again, a few ranks at a time, and only those of a part
+# in its middle are kept. Double takes a report 1 GiB in itself. Half reads runs twice that were quick to analyse.
+KEPT_RECORDS = 2_100_000
+PART_RECORDS = 524_288  # of that part: pictures and the regression of energy need no more. Each takes some 500 bytes.
 
 
 @dataclass
@@ -42,6 +49,8 @@ class RunData:
 
     folder: Path
     info: RunInfo | None = None
+    # How many records may be in memory at a time; 0: all. Else ranks keep those of a part of the run (RankTrace.whole).
+    at_a_time: int = 0
     # Host ns, from and to, that CALL, KERNEL and WAIT records were read of (None: all); `census` counts all there are.
     window: tuple[int, int] | None = None
     census: Census | None = None
@@ -52,6 +61,11 @@ class RunData:
     helpers: list[HelperEvent] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
     late: str = ""  # why an emulated run's times are not its platform's: all that was recorded is read nevertheless
+
+    @property
+    def in_part(self) -> bool:
+        """Whether ranks keep the records of a part of the run alone."""
+        return self.at_a_time > 0
 
     @property
     def emulated(self) -> bool:
@@ -76,11 +90,17 @@ class RunData:
         return "yes" if self.emulated else ""
 
 
-def read_run(folder: Path, most_records: int | None = None, window_s: tuple[float, float] | None = None) -> RunData:
+def read_run(
+    folder: Path,
+    most_records: int | None = None,
+    window_s: tuple[float, float] | None = None,
+    kept_records: int | None = None,
+) -> RunData:
     """Read a run folder, whatever state it is in.
 
-    If NCCL traces have more than `most_records` records in all, only a window of time with a quarter as many is read.
-    The rest is counted (`large.py`). `window_s`: which part is of interest, in seconds from the run's start.
+    If NCCL traces have more than `most_records` records in all, only a window of time with as many is read. The rest is
+    counted (`large.py`). `window_s`: which part is of interest, in seconds from the run's start.
+    `kept_records`: if a run has more, ranks keep a part of their records (RunData.at_a_time). None: they keep all.
 
     Raises:
         FileNotFoundError: there is no such folder.
@@ -92,10 +112,22 @@ def read_run(folder: Path, most_records: int | None = None, window_s: tuple[floa
         raise FileNotFoundError(f"no run folder {folder}")
     run = RunData(folder)
     read_info(run)
-    scans = _scan(run, most_records, window_s)
+    headers = _headers(run)
+    # A window is read instead of all else where not everything can be kept.
+    most = min(most_records, kept_records) if window_s and most_records and kept_records else most_records
+    scans = _scan(run, headers, most, window_s)
+    parts = _parts(headers, kept_records) if not scans else {}
+    run.at_a_time = kept_records or 0 if parts else 0
     info = run.info
     length_ns = info.wall_ns if info else 0
-    run.ranks = _read_each(run, "rank-*.trace", lambda path: read_rank(path, scans.get(path), run.window, length_ns))
+    run.ranks = _read_each(
+        run,
+        "rank-*.trace",
+        lambda path: read_rank(path, scans.get(path), run.window, length_ns, parts.get(path)),
+        SCANNERS if parts else 1,
+    )
+    if parts:
+        give_back()
     run.mpi = _read_each(run, "mpi-*.trace", lambda path: read_rank(path, length_ns=length_ns))
     run.cpu = _read_each(run, "cpu-*.csv", read_cpu)
     _read_power(run)
@@ -185,18 +217,50 @@ def read_info(run: RunData) -> None:
         run.problems.append(f"{RUN_FILE}: {getattr(error, 'strerror', None) or error}")
 
 
-def _scan(run: RunData, most_records: int | None, window_s: tuple[float, float] | None) -> dict[Path, Scan]:
-    """Passes over the NCCL traces where they are too large, and the window that is read of them then."""
-    from concurrent.futures import ThreadPoolExecutor
+Headers = dict[Path, tuple["npt.NDArray[np.void]", int]]  # of each trace, and how many records it has
 
-    from powerccl.traces.large import Census, choose_window, scan
+
+def _headers(run: RunData) -> Headers:
     from powerccl.traces.rank import read_header
 
-    headers = {}
+    headers: Headers = {}
     for path in _paths(run, "rank-*.trace"):
         with contextlib.suppress(OSError, ValueError):  # said where it is read
             header, committed, _ = read_header(path)
             headers[path] = (header[0], committed)
+    return headers
+
+
+def _host(header: npt.NDArray[np.void]) -> str:
+    return bytes(header["host"]).decode("utf-8", "replace")
+
+
+def _parts(headers: Headers, kept_records: int | None) -> dict[Path, tuple[int, int]]:
+    """Of each trace, the part of time in the middle (host ns) whose records are kept; empty: all of them are.
+
+    Ranks of a host have one: they are compared with each other.
+    """
+    from powerccl.traces.large import middle_of
+
+    total = sum(committed for _, committed in headers.values())
+    if kept_records is None or total <= kept_records:
+        return {}
+    of_hosts: dict[str, tuple[int, int]] = {}
+    for path, (header, committed) in headers.items():
+        if committed and _host(header) not in of_hosts:
+            count = max(committed * min(PART_RECORDS, total) // total, 1)
+            of_hosts[_host(header)] = middle_of(path, int(header["header_bytes"]), committed, count)
+    return {path: of_hosts.get(_host(header), (0, 0)) for path, (header, _) in headers.items()}
+
+
+def _scan(
+    run: RunData, headers: Headers, most_records: int | None, window_s: tuple[float, float] | None
+) -> dict[Path, Scan]:
+    """Passes over the NCCL traces where they are too large, and the window that is read of them then."""
+    from concurrent.futures import ThreadPoolExecutor
+
+    from powerccl.traces.large import Census, choose_window, scan
+
     total = sum(committed for _, committed in headers.values())
     info = run.info
     starts = [int(header["start_ns"]) for header, _ in headers.values()]
@@ -211,14 +275,13 @@ def _scan(run: RunData, most_records: int | None, window_s: tuple[float, float] 
             for path, (header, committed) in headers.items()
         ]
         scans = {path: job.result() for path, job in zip(headers, jobs, strict=True)}
-    hosts = {path: bytes(header["host"]).decode("utf-8", "replace") for path, (header, _) in headers.items()}
+    hosts = {path: _host(header) for path, (header, _) in headers.items()}
     host = info.host if info and info.host in hosts.values() else next(iter(hosts.values()))
     here = [scans[path] for path, name in hosts.items() if name == host and scans[path].first_ns]
     run.census = Census()
     for scanned in scans.values():
         run.census.add(scanned.census)
-    most = most_records if wanted else most_records // IN_DETAIL
-    run.window = choose_window(here, most, wanted) if here else (0, 0)
+    run.window = choose_window(here, min(most_records, KEPT_RECORDS), wanted) if here else (0, 0)
     seconds = (run.window[1] - run.window[0]) / 1e9
     run.problems.append(
         f"{total:,} trace records are too many to read together: counts by pattern and size are of the whole run,"
@@ -230,16 +293,21 @@ def _scan(run: RunData, most_records: int | None, window_s: tuple[float, float] 
     return scans
 
 
-def _read_each(run: RunData, pattern: str, read: Callable[[Path], T]) -> list[T]:
+def _read_each(run: RunData, pattern: str, read: Callable[[Path], T], at_once: int = 1) -> list[T]:
     """Everything of one kind that can be read; what cannot becomes a problem of the run."""
-    contents: list[T] = []
-    for path in _paths(run, pattern):
+    from concurrent.futures import ThreadPoolExecutor
+
+    def attempt(path: Path) -> T | str:
         try:
-            contents.append(read(path))
-        except (OSError, ValueError) as error:  # noqa: PERF203 - one bad file must not hide the others
+            return read(path)
+        except (OSError, ValueError) as error:
             text = str(getattr(error, "strerror", None) or error)
-            run.problems.append(text if path.name in text else f"{path.name}: {text}")
-    return contents
+            return text if path.name in text else f"{path.name}: {text}"
+
+    with ThreadPoolExecutor(at_once) as pool:  # numpy reads and compares without holding the interpreter
+        read_or_said = list((pool.map if at_once > 1 else map)(attempt, _paths(run, pattern)))
+    run.problems += [each for each in read_or_said if isinstance(each, str)]
+    return [each for each in read_or_said if not isinstance(each, str)]
 
 
 def _paths(run: RunData, pattern: str) -> list[Path]:

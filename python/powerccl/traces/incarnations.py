@@ -63,6 +63,7 @@ def join_incarnations(traces: list[RankTrace]) -> list[RankTrace]:
         else:
             of_rank.append([trace])
     joined = [life for of_rank in lives.values() for life in of_rank]
+    joined = [[trace.whole() for trace in life] if len(life) > 1 else life for life in joined]
     _leave_out_waiting_for_the_dead(joined)
     return [life[0] if len(life) == 1 else _joined(life) for life in joined]
 

@@ -170,6 +170,18 @@ def _count_kernels(census: Census, kernels: npt.NDArray[np.void]) -> None:
     census.duration_ns += _sum(cells, kernels["gpu_stop_ns"] - kernels["gpu_start_ns"])
 
 
+def middle_of(path: Path, header_bytes: int, committed: int, count: int) -> tuple[int, int]:
+    """When the records in a trace's middle, `count` of them, were made (host ns); (0, 0): none of them is a call."""
+    if count >= committed:
+        return 0, _LATEST_NS
+    chunk = read_chunk(path, header_bytes, (committed - count) // 2, count)
+    calls = chunk[chunk["kind"] == records.CALL].view(records.LAYOUTS[records.CALL])["start_ns"]
+    kernels = chunk[chunk["kind"] == records.KERNEL].view(records.LAYOUTS[records.KERNEL])["seen_start_ns"]
+    times = np.concatenate([calls, kernels])
+    times = times[(times > 0) & (times < _LATEST_NS)]
+    return (int(times.min()), int(times.max())) if len(times) else (0, 0)
+
+
 def choose_window(scans: list[Scan], most_records: int, wanted: tuple[int, int] | None) -> tuple[int, int]:
     """From when until when (host ns) `most_records` bulky records fit: about the run's middle, or inside `wanted`."""
     grid = np.unique(np.concatenate([[scanned.first_ns, *scanned.until_ns] for scanned in scans]))

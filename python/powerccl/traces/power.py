@@ -45,6 +45,7 @@ COLUMNS = (*NUMBERS, *TEXTS)
 MOST_ROWS = 1 << 21
 MOST_GPUS = 1024  # of one file
 HELD = 64  # rows that wait for the next part: whether a time runs ahead is seen from what follows
+FEWEST = 4096  # rows that are looked at together: a call for each of a file's parts costs more than its rows
 LATEST_NS = 1 << 62
 MOST_ENERGY_UJ = 1 << 60
 MOST_CLOCK_MHZ = 10_000
@@ -225,6 +226,7 @@ class _Gpu:
             self._measured = True
             self.known.period_ns = max(self.known.period_ns, int(np.median(np.diff(time))))
         ready = len(rows) if last else max(len(rows) - HELD, 0)
+        ready = ready if last or ready >= FEWEST else 0
         self._waiting = rows[ready:]
         if ready:
             self._add(rows[:ready])

@@ -38,7 +38,7 @@ def _mpi(rows: npt.NDArray[np.void], kind: int) -> tuple[npt.NDArray[np.void], i
         sound &= rows["stop_ns"] >= rows["start_ns"]
     if kind == records.MPI_TOTAL:
         sound &= rows["size_class"] <= 63
-    return rows[sound], int(len(rows) - sound.sum())
+    return _chosen(rows, sound)
 
 
 def _waits(waits: npt.NDArray[np.void]) -> tuple[npt.NDArray[np.void], int]:
@@ -46,20 +46,20 @@ def _waits(waits: npt.NDArray[np.void]) -> tuple[npt.NDArray[np.void], int]:
     stall, resume = waits["stall_ns"], waits["resume_ns"]
     sound = (stall > 0) & (resume >= stall) & (resume < _LATEST_NS)
     sound &= np.where(sound, resume - stall, _HOUR_NS) < _HOUR_NS
-    return waits[sound], int(len(waits) - sound.sum())
+    return _chosen(waits, sound)
 
 
 def _pauses(pauses: npt.NDArray[np.void]) -> tuple[npt.NDArray[np.void], int]:
     """Pauses that can be, and how many cannot: bursts count from 1."""
     sound = (pauses["time_ns"] < _LATEST_NS) & (pauses["burst"] > 0)
-    return pauses[sound], int(len(pauses) - sound.sum())
+    return _chosen(pauses, sound)
 
 
 def _budgets(budgets: npt.NDArray[np.void]) -> tuple[npt.NDArray[np.void], int]:
     """What policies came to, as far as it can be, and how many records cannot: an estimate is in its interval."""
     sound = budgets["time_ns"] < _LATEST_NS
     sound &= (budgets["low_ppm"] <= budgets["slowdown_ppm"]) & (budgets["slowdown_ppm"] <= budgets["high_ppm"])
-    return budgets[sound], int(len(budgets) - sound.sum())
+    return _chosen(budgets, sound)
 
 
 def _kernels(kernels: npt.NDArray[np.void]) -> tuple[npt.NDArray[np.void], int]:
@@ -69,27 +69,31 @@ def _kernels(kernels: npt.NDArray[np.void]) -> tuple[npt.NDArray[np.void], int]:
     falls behind, it finds the times of a later operation in an earlier one's place. The kernels of a communicator run
     one after the other, so such a kernel seems to run into its successor.
     """
-    start, stop = kernels["gpu_start_ns"], kernels["gpu_stop_ns"]
+    start, stop = kernels["gpu_start_ns"].copy(), kernels["gpu_stop_ns"].copy()
     seen = kernels["seen_stop_ns"]
     sound = (start > 0) & (stop >= start) & (stop < _LATEST_NS) & (seen < _LATEST_NS)
     sound &= (np.where(sound, stop - start, _HOUR_NS) < _HOUR_NS) & (kernels["bytes"] < _MOST_BYTES)
-    possible = kernels[sound]
-    order = np.lexsort((possible["gpu_start_ns"], possible["comm"]))
-    ordered = possible[order]
-    following = np.append(ordered["comm"][1:] == ordered["comm"][:-1], False) if len(ordered) else np.zeros(0, bool)
-    overlap = np.zeros(len(ordered), np.int64)
-    overlap[:-1] = (ordered["gpu_stop_ns"][:-1] - ordered["gpu_start_ns"][1:]).view(np.int64)
-    length = (ordered["gpu_stop_ns"] - ordered["gpu_start_ns"]).astype(np.int64)
-    misread = following & (overlap > np.maximum(_OVERLAP_NS, length // 4))
-    keep = np.ones(len(possible), bool)
-    keep[order[misread]] = False
-    return possible[keep], int(len(kernels) - keep.sum())
+    kept = np.flatnonzero(sound)
+    start, stop, comm = start[kept], stop[kept], kernels["comm"][kept]
+    order = np.lexsort((start, comm))
+    start, stop, comm = start[order], stop[order], comm[order]
+    overlap = (stop[:-1] - start[1:]).view(np.int64)
+    length = (stop - start)[:-1].astype(np.int64)
+    misread = (comm[1:] == comm[:-1]) & (overlap > np.maximum(_OVERLAP_NS, length // 4))
+    sound[kept[order[:-1][misread]]] = False
+    return _chosen(kernels, sound)
+
+
+def _chosen(rows: Rows, sound: npt.NDArray[np.bool_]) -> tuple[Rows, int]:
+    """The rows that are sound, and how many are not."""
+    bad = int(len(rows) - sound.sum())
+    return (rows[sound] if bad else rows), bad
 
 
 def _calls(calls: Rows) -> tuple[Rows, int]:
     """Calls that end after they began, of a size that a GPU can hold, and how many records are not."""
     sound = (calls["stop_ns"] >= calls["start_ns"]) & (calls["stop_ns"] < _LATEST_NS) & (calls["bytes"] < _MOST_BYTES)
-    return calls[sound], int(len(calls) - sound.sum())
+    return _chosen(calls, sound)
 
 
 def _near(rows: Rows, kind: int, start_ns: int, length_ns: int) -> Rows:
@@ -101,10 +105,11 @@ def _near(rows: Rows, kind: int, start_ns: int, length_ns: int) -> Rows:
     last = np.uint64(start_ns + length_ns + FAR_NS) if length_ns else _LATEST_NS
     near, can_be = np.ones(len(rows), bool), np.ones(len(rows), bool)
     for name in records.HOST_TIMES[kind]:
-        times = rows[name]
+        times = rows[name].copy()  # side by side: each comparison would step over whole records
         can_be &= times < _LATEST_NS
         near &= (times == 0) | ((times >= first) & (times <= last))  # 0: it did not come to that
-    return rows[can_be] if 2 * near.sum() < len(rows) else rows[near & can_be]
+    kept = can_be if 2 * near.sum() < len(rows) else near & can_be
+    return rows if kept.all() else rows[kept]
 
 
 # What each kind is checked for, and what a record that fails has impossible.
@@ -120,7 +125,8 @@ _CHECKS: dict[int, tuple[Callable[[Rows], tuple[Rows, int]], str]] = {
 
 def _start(kinds: dict[int, Rows], start_ns: int, length_ns: int) -> int:
     """The trace's start: its header's, or the first record's where the header's is far from most records."""
-    times = np.concatenate([rows[name] for kind, rows in kinds.items() for name in records.HOST_TIMES[kind][:1]])
+    first = [rows[name] for kind, rows in kinds.items() if len(rows) for name in records.HOST_TIMES[kind][:1]]
+    times = np.concatenate([*first, np.empty(0, np.uint64)])
     times = times[times > 0].astype(np.int64)
     if not length_ns or not len(times):
         return start_ns
@@ -135,6 +141,8 @@ def keep_sound(kinds: dict[int, Rows], start_ns: int, length_ns: int) -> tuple[i
     """
     said = []
     for kind, (check, what) in _CHECKS.items():
+        if not len(kinds[kind]):  # of most kinds a trace has none, and a run has thousands of traces
+            continue
         kinds[kind], bad = check(kinds[kind])
         if bad:
             said.append(f"{plural(bad, f'{records.KINDS[kind]} record')} with impossible {what}, skipped")
@@ -142,7 +150,7 @@ def keep_sound(kinds: dict[int, Rows], start_ns: int, length_ns: int) -> tuple[i
     if began != start_ns:
         said.append("its header has a start far from its records: the time of the first record is used")
     far = 0
-    for kind, rows in kinds.items():
+    for kind, rows in [(kind, rows) for kind, rows in kinds.items() if len(rows)]:
         kinds[kind] = _near(rows, kind, began, length_ns)
         far += len(rows) - len(kinds[kind])
     if far:

@@ -55,7 +55,7 @@ def frame(schema: Schema, parts: list[dict[str, Any]]) -> pl.DataFrame:
 def _joined(kind: pl.DataType | type[pl.DataType], columns: list[Any]) -> object:
     if not isinstance(columns[0], np.ndarray):
         return list(chain.from_iterable(columns))
-    values = np.concatenate(columns)
+    values = columns[0] if len(columns) == 1 else np.concatenate(columns)
     return pl.Series(kind.categories, dtype=kind).gather(values) if isinstance(kind, pl.Enum) else values
 
 

@@ -63,3 +63,4 @@ class EnergyFindings(msgspec.Struct, kw_only=True):
     source: str = ""  # counter, power, power+counter
     caveat: str = ""  # what to bear in mind with all of it
     reason: str = ""  # why there is nothing, or what it does not cover
+    part: str = ""  # of a large run, what was measured; joules are extrapolated to the run. Empty: all of it

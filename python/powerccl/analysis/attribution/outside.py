@@ -3,10 +3,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
-import polars as pl
 
 from powerccl.analysis import intervals as iv
 from powerccl.analysis.energy import clip_to, gpu_curve, gpu_samples, missing_ns, span_at
@@ -32,12 +32,10 @@ class Outside:
     missing_s: float = 0.0
 
 
-def outside(run: RunData, gpus: list[str], kernels: pl.DataFrame, window: tuple[int, int] | None) -> Outside:
-    """Of these GPUs, as far as the run (or the window) and the samples go."""
-    spans = kernels.group_by(pl.col("gpu").cast(pl.String), maintain_order=True).agg(
-        pl.col("start_ns").min(), pl.col("stop_ns").max()
-    )
-    known = {str(gpu): (int(first), int(last)) for gpu, first, last in spans.iter_rows()}
+def outside(
+    run: RunData, gpus: list[str], known: Mapping[str, tuple[int, int]], window: tuple[int, int] | None
+) -> Outside:
+    """Of these GPUs, as far as the run (or the window) and the samples go; `known`: first to last kernel."""
     info = run.info
     run_span = (info and info.span) or (0, 1 << 62)
     whole = window or run_span

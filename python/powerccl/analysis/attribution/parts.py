@@ -23,6 +23,7 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
+from powerccl.analysis import intervals as iv
 from powerccl.analysis.attribution.clocks import Levels
 from powerccl.analysis.attribution.features import Features, features, mean_shares
 from powerccl.analysis.attribution.phases import ALONE, COMPUTING, LATE, Timeline
@@ -126,7 +127,7 @@ def parts(
     own = line.edges_ns
     length = np.diff(own)
     cuts = [own, *(own[:-1][length > age] + age for age in AGES_NS), own[1:][length > 2 * LAST_NS] - LAST_NS]
-    edges = np.unique(np.concatenate(cuts))
+    edges = iv.distinct(*cuts)
     segment = np.searchsorted(own, edges[:-1], side="right") - 1
     age = np.searchsorted(AGES_NS, edges[:-1] - own[segment], side="right")
     ending = (own[segment + 1] - edges[:-1] <= LAST_NS) & (length[segment] > 2 * LAST_NS)

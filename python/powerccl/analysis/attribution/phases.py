@@ -69,7 +69,7 @@ def timeline(kernels: pl.DataFrame, exposed: iv.Intervals | None) -> Timeline | 
     start, stop = named["start_ns"].to_numpy(), named["stop_ns"].to_numpy()
     first, last = int(start.min()), int(stop.max())
     stalls = iv.clip(exposed, first, last) if exposed is not None else iv.EMPTY
-    edges = np.unique(np.concatenate([start, stop, stalls.ravel()]))
+    edges = iv.distinct(start, stop, stalls)
     if len(edges) < 2:
         return None
     middle = edges[:-1] + np.diff(edges) // 2

@@ -30,7 +30,7 @@ from powerccl.analysis.programs.calls import (
 )
 from powerccl.analysis.programs.program import Collective, Program, Recorded
 from powerccl.analysis.programs.progress import MOST_LOST, Loss, Progress
-from powerccl.analysis.stragglers import match
+from powerccl.analysis.stragglers import in_sequence, match
 from powerccl.traces import records, tables
 from powerccl.traces.folder import RunData
 
@@ -100,7 +100,8 @@ def program_tables(run: RunData) -> tuple[pl.DataFrame, pl.DataFrame, pl.DataFra
     calls, kernels = tables.calls(run), tables.kernels(run)
     if not len(kernels):
         raise NoProgramError("no kernel of NCCL was timed")
-    return calls, kernels.with_columns(waiting_ns=match(run, calls, kernels).waiting_ns), tables.waits(run)
+    matched = match(run, in_sequence(run, run.ranks, calls, kernels), kernels)
+    return calls, kernels.with_columns(waiting_ns=matched.waiting_ns), tables.waits(run)
 
 
 def program_of_a_rank(
