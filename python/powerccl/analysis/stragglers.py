@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who comes last: kernels of the same collective on different GPUs of a host, side by side.
+"""Who comes last: kernels of the same collective on different GPUs, side by side.
 
 A communicator's members make the same sequence of collectives, so a kernel's place in that sequence says which kernels
-belong together. Until the last of them has started, the others wait inside theirs. Hosts' clocks differ: only ranks of
-the same host are compared.
+belong together. Until the last of them has started, the others wait inside theirs. Ranks of several hosts are compared
+where the hosts' clocks are aligned (traces/host_clocks.py), else those of each host.
 """
 
 from __future__ import annotations
@@ -17,12 +17,13 @@ import numpy.typing as npt
 import polars as pl
 
 from powerccl.analysis import intervals as iv
-from powerccl.analysis.report_findings import Peers, Straggler
+from powerccl.analysis.report_findings import HostAlignment, Peers, Straggler
 from powerccl.traces import records
 from powerccl.traces.folder import RunData
 
 if TYPE_CHECKING:
     from powerccl.analysis.shares import Sets
+    from powerccl.traces.host_clocks import HostClocks
 
 ALONE = ("send_receive",)  # two ends of one, which a trace does not tie together
 STEADY = 0.6  # of the way from how often chance would make a rank last (one of n) to always
@@ -33,7 +34,7 @@ Ints = npt.NDArray[np.int64]
 
 @dataclass
 class Matched:
-    """Of each kernel that was asked for: ns it waited for its host's other ranks, -1 where that is not known."""
+    """Of each kernel that was asked for: ns it waited for the other ranks, -1 where that is not known."""
 
     waiting_ns: Ints
     peers: Peers
@@ -53,9 +54,10 @@ def match(
     """
     inside = np.ones(len(kernels), np.bool_) if inside is None else inside
     unknown = np.full(len(kernels), -1, dtype=np.int64)
-    reason = _why_not(run, inside)
+    reason, clocks = _why_not(run, inside), run.host_clocks
+    known_clocks = _as_found(clocks) if clocks else []
     if reason:
-        return Matched(unknown[inside], Peers(reason=reason), unknown[inside], unknown[inside])
+        return Matched(unknown[inside], Peers(reason=reason, hosts=known_clocks), unknown[inside], unknown[inside])
     ordinal = _ordinals(run, calls, kernels)
     host, comm, members = _communicators(run, kernels)
     collective = ~kernels["pattern"].cast(pl.String).is_in(ALONE).to_numpy()
@@ -63,7 +65,7 @@ def match(
     start = kernels["start_ns"].to_numpy()
     order = usable[np.lexsort((start[usable], ordinal[usable], comm[usable], host[usable]))]
     if not inside[order].any():
-        why = Peers(reason="no collective was timed on two ranks of a host")
+        why = Peers(reason="no collective was timed on two ranks of a host", hosts=known_clocks)
         return Matched(unknown[inside], why, unknown[inside], unknown[inside])
     keys = np.stack([host[order], comm[order], ordinal[order]])
     opens = np.concatenate([[True], (keys[:, 1:] != keys[:, :-1]).any(axis=0)])
@@ -71,7 +73,7 @@ def match(
     last = np.concatenate([first[1:], [len(order)]]) - 1
     group = np.cumsum(opens) - 1
     ranks = kernels["rank"].to_numpy()
-    # All members of the host, each once: else a rank is missing that the others may have waited for.
+    # All members of hosts with one clock, each once: else a rank is missing that the others may have waited for.
     whole = last - first + 1 == members[order[first]]
     begin, end = start[order], kernels["stop_ns"].to_numpy()[order]
     ends_first = np.minimum.reduceat(end, first)
@@ -82,7 +84,9 @@ def match(
     unknown[order[known]] = waits[known]
     compared = known & inside[order]
     uncertainty_ns = max((rank.clock_map.spread_ns for rank in run.ranks if rank.clock_map.pairs), default=0.0)
+    uncertainty_ns = max(uncertainty_ns, clocks.error_ns() if clocks else 0.0)
     peers = Peers(
+        hosts=known_clocks,
         matched_pct=100.0 * int(compared.sum()) / max(int((collective & inside).sum()), 1),
         uncertainty_us=uncertainty_ns / 1e3,
         ranks=_rank_rows(
@@ -131,10 +135,32 @@ def add_costs(matched: Matched, kernels: pl.DataFrame, sets: Mapping[int, Sets])
 def _why_not(run: RunData, inside: npt.NDArray[np.bool_]) -> str:
     if not inside.any():
         return "no kernel of communication was timed"
-    hosts = [trace.host for trace in run.ranks]
+    hosts = [_domain(run, trace.host) for trace in run.ranks]
     if len(set(hosts)) == len(hosts):
         return "each host has one rank, and hosts' clocks differ" if len(hosts) > 1 else "the job has one rank"
     return ""
+
+
+def _domain(run: RunData, host: str) -> str:
+    """The name of the clock that a host's times are of."""
+    return run.host_clocks.domain(host) if run.host_clocks else host
+
+
+def _as_found(clocks: HostClocks) -> list[HostAlignment]:
+    return [
+        HostAlignment(host=each.host, reference=each.reference, reason=each.reason)
+        if each.reason
+        else HostAlignment(
+            host=each.host,
+            reference=each.reference,
+            offset_s=each.offset_ns / 1e9,
+            drift_ppm=each.drift * 1e6,
+            error_us=each.error_ns / 1e3,
+            bound_us=each.bound_ns / 1e3,
+            collectives=each.collectives,
+        )
+        for each in clocks.clocks
+    ]
 
 
 def _ordinals(run: RunData, calls: pl.DataFrame, kernels: pl.DataFrame) -> Ints:
@@ -174,8 +200,13 @@ def _replays(key: Ints, start: Ints) -> Ints:
 
 
 def _communicators(run: RunData, kernels: pl.DataFrame) -> tuple[Ints, Ints, Ints]:
-    """Of each kernel: its host's number, its communicator's (alike on all ranks), and that one's ranks on the host."""
-    hosts = {host: index for index, host in enumerate(dict.fromkeys(trace.host for trace in run.ranks))}
+    """Of each kernel: its clock's number, its communicator's (alike on all ranks), and that one's ranks on the clock.
+
+    Hosts that are aligned have one clock.
+    """
+    domains = {trace.host: _domain(run, trace.host) for trace in run.ranks}
+    numbers = {domain: index for index, domain in enumerate(dict.fromkeys(domains.values()))}
+    hosts = {host: numbers[domain] for host, domain in domains.items()}
     names: dict[tuple[int, int], int] = {}
     of: dict[tuple[int, int], tuple[int, int]] = {}
     members: dict[tuple[int, int], int] = {}

@@ -19,6 +19,7 @@ from powerccl.traces.run_info import RUN_FILE, SIMULATED, RunInfo, of_newer, par
 
 if TYPE_CHECKING:
     from powerccl.traces.cpu import CpuLog
+    from powerccl.traces.host_clocks import HostClocks
     from powerccl.traces.large import Census, Scan
     from powerccl.traces.power import PowerLog
     from powerccl.traces.rank import RankTrace
@@ -51,6 +52,7 @@ class RunData:
     power: list[PowerLog] = field(default_factory=list)
     helpers: list[HelperEvent] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
+    host_clocks: HostClocks | None = None  # which hosts' times are of one clock; None: each host has its own
     late: str = ""  # why an emulated run's times are not its platform's: all that was recorded is read nevertheless
 
     @property
@@ -86,6 +88,7 @@ def read_run(folder: Path, most_records: int | None = None, window_s: tuple[floa
         FileNotFoundError: there is no such folder.
     """
     from powerccl.traces.cpu import read_cpu
+    from powerccl.traces.host_clocks import align_hosts
     from powerccl.traces.rank import read_rank
 
     if not folder.is_dir():
@@ -104,6 +107,7 @@ def read_run(folder: Path, most_records: int | None = None, window_s: tuple[floa
     run.ranks.sort(key=lambda trace: (trace.rank, trace.start_ns))
     run.mpi.sort(key=lambda trace: (trace.rank, trace.start_ns))
     run.helpers = [event for events in _read_each(run, f"{HELPERS}*{SUFFIX}", read_helper_events) for event in events]
+    run.host_clocks = align_hosts(run)
     run.problems += [problem for rank in [*run.ranks, *run.mpi] for problem in rank.problems]
     run.problems += [problem for log in run.power for problem in log.problems]
     run.problems += [problem for log in run.cpu for problem in log.problems]
