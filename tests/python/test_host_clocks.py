@@ -24,7 +24,7 @@ FIRST_NS = 5_000 * MS
 
 @dataclass
 class Job:
-    """All-reduces of two ranks a host. Of each host: how far its clock is ahead at time 0, and how much faster it is."""
+    """All-reduces of two ranks a host. Of each host: how far its clock is ahead at time 0, and how much faster."""
 
     clocks: Sequence[tuple[int, float]] = ((0, 0.0), (OFFSET_NS, DRIFT))
     calls: int = 400

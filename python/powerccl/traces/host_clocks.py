@@ -20,6 +20,8 @@ from powerccl.traces import records
 from powerccl.traces.clock_domain import MAX_DRIFT_PPM, ClockMap
 
 if TYPE_CHECKING:
+    import polars as pl
+
     from powerccl.traces.cpu import CpuLog
     from powerccl.traces.folder import RunData
     from powerccl.traces.power import PowerLog
@@ -125,9 +127,12 @@ def align_hosts(run: RunData) -> HostClocks:
     for trace in traces:
         if clock := aligned.get(machines[trace.host]):
             _move_trace(trace, clock)
-    for log in [*run.power, *run.cpu]:
-        if clock := aligned.get(boots.get(log.boot_id) or machines.get(log.host, log.host)):
-            _move_samples(log, clock)
+    for power in run.power:
+        if clock := aligned.get(boots.get(power.boot_id) or machines.get(power.host, power.host)):
+            _move_power(power, clock)
+    for cpu in run.cpu:
+        if clock := aligned.get(boots.get(cpu.boot_id) or machines.get(cpu.host, cpu.host)):
+            _move_cpu(cpu, clock)
     run.helpers = [
         replace(event, time_ns=clock.one(event.time_ns))
         if (clock := aligned.get(machines.get(event.host, event.host)))
@@ -226,7 +231,7 @@ def _of_calls(trace: RankTrace) -> Iterator[tuple[int, Ints, Ints, Ints]]:
         own = calls[calls["comm"] == index]
         if len(own):
             columns = (own[name].astype(np.int64) for name in ("sequence", "start_ns", "stop_ns"))
-            yield (comm_id, *columns)  # type: ignore[misc]
+            yield (comm_id, *columns)
 
 
 def _communicators(trace: RankTrace) -> list[tuple[int, int]]:
@@ -314,13 +319,21 @@ def _move_trace(trace: RankTrace, clock: HostClock) -> None:
     trace.gaps = [(clock.one(begin), clock.one(end)) for begin, end in trace.gaps]
 
 
-def _move_samples(log: PowerLog | CpuLog, clock: HostClock) -> None:
+def _move_power(log: PowerLog, clock: HostClock) -> None:
+    log.samples = _moved(log, clock)
+    for gpu in log.gpus.values():
+        gpu.gaps, gpu.breaks, gpu.jumps = (clock.to_reference(times) for times in (gpu.gaps, gpu.breaks, gpu.jumps))
+
+
+def _move_cpu(log: CpuLog, clock: HostClock) -> None:
+    log.samples = _moved(log, clock)
+    log.breaks = {domain: clock.to_reference(times) for domain, times in log.breaks.items()}
+
+
+def _moved(log: PowerLog | CpuLog, clock: HostClock) -> pl.DataFrame:
+    """The samples; the moment at which the agent read two clocks is moved with them."""
     import polars as pl
 
-    log.samples = log.samples.with_columns(time_ns=pl.Series(clock.to_reference(log.samples["time_ns"].to_numpy())))
     if (start := log.about.get("start_ns", "")).isdecimal():
         log.about["start_ns"] = str(clock.one(int(start)))
-    if isinstance(getattr(log, "breaks", None), dict):
-        log.breaks = {domain: clock.to_reference(times) for domain, times in log.breaks.items()}
-    for gpu in getattr(log, "gpus", {}).values():
-        gpu.gaps, gpu.breaks, gpu.jumps = (clock.to_reference(times) for times in (gpu.gaps, gpu.breaks, gpu.jumps))
+    return log.samples.with_columns(time_ns=pl.Series(clock.to_reference(log.samples["time_ns"].to_numpy())))

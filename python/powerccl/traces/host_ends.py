@@ -1,0 +1,51 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Hosts of a run that ended in the middle of it: killed, or without power.
+
+An agent writes `ended_ns` as its last line. Where one host has that line and another does not, all processes of the
+other one ended before they could, unless they still run.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from powerccl import quantities
+from powerccl.traces.sample_file import number_of
+
+if TYPE_CHECKING:
+    from powerccl.traces.cpu import CpuLog
+    from powerccl.traces.folder import RunData
+
+AGAIN_NS = 1_000_000_000  # rows later than that behind the line are those of another agent
+
+
+def abrupt_ends(run: RunData) -> list[str]:
+    """A sentence of each host whose agent ended before it could say so, while others went on to their end."""
+    ends = [_end(run, log) for log in run.cpu if len(log.samples)]
+    finished = [last_ns for _, last_ns, in_order in ends if in_order]
+    if not finished:
+        return []
+    origin = min(_wall_ns(log, int(log.samples["time_ns"].to_numpy()[0])) for log in run.cpu if len(log.samples))
+    said = []
+    for host, last_ns, in_order in ends:
+        if in_order or last_ns > max(finished):
+            continue
+        before = quantities.seconds((max(finished) - last_ns) / 1e9)
+        said.append(
+            f"{host} was killed, or lost power: its record ends at second {(last_ns - origin) / 1e9:.1f}, {before}"
+            " before the last host's"
+        )
+    return said
+
+
+def _end(run: RunData, log: CpuLog) -> tuple[str, int, bool]:
+    """A host, when its record ends, and whether its agent ended in order. Hosts agree on the wall clock at least."""
+    ended_ns = number_of(log.about, "ended_ns")
+    last_ns = int(log.samples["time_ns"].to_numpy().max())
+    traces = (trace.last_ns() for trace in [*run.ranks, *run.mpi] if trace.host == log.host)
+    in_order = ended_ns > 0 and last_ns <= ended_ns + AGAIN_NS
+    return log.host, _wall_ns(log, max(last_ns, *traces, ended_ns if in_order else 0)), in_order
+
+
+def _wall_ns(log: CpuLog, time_ns: int) -> int:
+    return time_ns + number_of(log.about, "start_realtime_ns") - number_of(log.about, "start_ns")

@@ -1,0 +1,88 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One job over several hosts, which are namespaces, and recorded clocks that are put apart afterwards.
+
+All emulated GPUs are of one server, whose collectives join ranks of all hosts. Each host has a launcher that gives its
+ranks what torchrun would.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+from support.hosts import Node
+
+from powerccl.launch.native import NativeFiles
+from powerccl.traces import records
+
+END_S = 120
+RANKS = 2  # of each host
+STEP = {"SLURM_JOB_ID": "7", "SLURM_STEP_ID": "0", "SLURM_JOB_START_TIME": "1000", "SLURM_CLUSTER_NAME": "lab"}
+
+
+def start(
+    native: NativeFiles, nodes: Sequence[Node], place: Path, gpus: dict[str, str], scenario: str, iterations: int
+) -> list[subprocess.Popen[bytes]]:
+    """Each host's launcher, as `srun powerccl run -- torchrun` starts them; runs are below `place`."""
+    (place / "step.scn").write_text(scenario)
+    kept = {name: os.environ[name] for name in ("PATH", "HOME", "LANG", "PYTHONPATH") if name in os.environ}
+    bench = [str(native.path("bin/powerccl-bench")), "scenario", str(place / "step.scn"), "--rendezvous", str(place)]
+    job = shlex.join([*bench, "--iterations", str(iterations)])
+    started = []
+    for number, node in enumerate(nodes):
+        ranks = [f"RANK={rank} LOCAL_RANK={rank} {job} &" for rank in range(number * RANKS, (number + 1) * RANKS)]
+        command = [f"{Path(sys.executable).parent}/powerccl", "run", "--quiet", "--policy", "observe", "--"]
+        shell = shlex.join([*command, "sh", "-c", f"{' '.join(ranks)} wait"])
+        environment = {**kept, "POWERCCL_NATIVE": str(native.root), **gpus, **STEP, "SLURM_PROCID": str(number)}
+        environment |= {"SLURM_NODEID": str(number), "SLURM_LOCALID": "0", "SLURM_STEP_NUM_TASKS": str(len(nodes))}
+        environment |= {"WORLD_SIZE": str(len(nodes) * RANKS), "TORCHELASTIC_RUN_ID": "7", "MASTER_PORT": "29500"}
+        with (place / f"{node.name}.out").open("wb") as out:
+            enter = node.enter("sh", "-c", f"cd {shlex.quote(str(place))} && exec {shell}")
+            started.append(subprocess.Popen(enter, env=environment, stdin=subprocess.DEVNULL, stdout=out, stderr=out))
+    return started
+
+
+def finished(started: Sequence[subprocess.Popen[bytes]], place: Path) -> Path:
+    """The run folder, once all launchers have ended.
+
+    Raises:
+        RuntimeError: one failed, or there is not one folder.
+    """
+    codes = [process.wait(END_S) for process in started]
+    made = sorted((place / "runs").glob("[!.]*/"))
+    if any(codes) or len(made) != 1:
+        said = "".join(path.read_text()[-2000:] for path in place.glob("*.out"))
+        raise RuntimeError(f"exit codes {codes}, {len(made)} run folders: {said}")
+    return made[0]
+
+
+def put_apart(folder: Path, host: str, offset_ns: int, drift: float) -> None:
+    """Let a host's traces be of a clock that is so far ahead at the run's start, and so much faster."""
+    origin = 0
+    for path in sorted(folder.glob("*.trace")):
+        header = np.fromfile(path, records.HEADER, 1)
+        if bytes(header["host"][0]).rstrip(b"\0").decode() != host:
+            continue
+        origin = origin or int(header["start_ns"][0])
+        raw = bytearray(path.read_bytes())
+        header["start_ns"] = _moved(header["start_ns"], origin, offset_ns, drift)
+        raw[: header.nbytes] = header.tobytes()
+        begin = int(header["header_bytes"][0])
+        rows = np.frombuffer(raw, records.RECORD, (len(raw) - begin) // records.RECORD_BYTES, begin)
+        for kind, names in records.HOST_TIMES.items():
+            of_kind = np.flatnonzero(rows["kind"] == kind)
+            typed = rows[of_kind].view(records.LAYOUTS[kind])
+            for name in names:
+                typed[name] = np.where(typed[name] > 0, _moved(typed[name], origin, offset_ns, drift), 0)
+            rows[of_kind] = typed.view(records.RECORD)
+        path.write_bytes(bytes(raw))
+
+
+def _moved(times: np.ndarray, origin: int, offset_ns: int, drift: float) -> np.ndarray:  # type: ignore[type-arg]
+    since = times.astype(np.int64) - origin
+    return (times.astype(np.int64) + offset_ns + np.rint(since * drift).astype(np.int64)).astype(np.uint64)
