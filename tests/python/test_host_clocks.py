@@ -113,7 +113,7 @@ def test_straggler_on_another_host_is_named(tmp_path: Path) -> None:
     assert all(each == pytest.approx(400 * 0.0101, rel=0.05) for each in waited_s)
     (line,) = host_clock_lines(peers.hosts)
     assert line.startswith("the clock of node2 is aligned with node1 by 400 collectives: error ")
-    assert "drift +50." in line
+    assert float(line.partition("drift ")[2].split()[0]) == pytest.approx(50, abs=1)
 
 
 def test_hosts_without_a_collective_in_common_are_named(tmp_path: Path) -> None:

@@ -68,11 +68,11 @@ class Iterations(msgspec.Struct, kw_only=True):
 
 
 class HostAlignment(msgspec.Struct, kw_only=True):
-    """A host's clock beside the clock of `reference`. offset_s: how far it is ahead, at the first collective."""
+    """A host's clock beside the clock of `reference`. offset_ns: how far it is ahead, at the first collective."""
 
     host: str
     reference: str
-    offset_s: float | None = None
+    offset_ns: int | None = None
     drift_ppm: float | None = None  # above 0: it is faster
     error_us: float | None = None  # 90 % of the collectives' ends agree to this
     bound_us: float | None = None  # further off contradicts a collective

@@ -153,7 +153,7 @@ def _as_found(clocks: HostClocks) -> list[HostAlignment]:
         else HostAlignment(
             host=each.host,
             reference=each.reference,
-            offset_s=each.offset_ns / 1e9,
+            offset_ns=each.offset_ns,
             drift_ppm=each.drift * 1e6,
             error_us=each.error_ns / 1e3,
             bound_us=each.bound_ns / 1e3,

@@ -19,7 +19,7 @@ def host_clock_lines(hosts: Sequence[HostAlignment]) -> list[str]:
     lines += [
         f"the clock of {host.host} is aligned with {host.reference} by {plural(host.collectives, 'collective')}:"
         f" error {microseconds(host.error_us)}, at most {microseconds(host.bound_us)}"
-        f" (offset {host.offset_s:+.6f} s, drift {host.drift_ppm:+.2f} ppm)"
+        f" (offset {(host.offset_ns or 0) / 1e9:+.6f} s, drift {host.drift_ppm or 0.0:+.2f} ppm)"
         for host in aligned[:MOST_HOSTS]
     ]
     if len(aligned) > MOST_HOSTS:

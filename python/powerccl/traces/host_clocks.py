@@ -8,7 +8,7 @@ is a line through the differences of the ends, inside the bounds. The line's slo
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
@@ -41,6 +41,7 @@ BINS = 128  # stretches of time whose medians the slope is found from: 8,128 pai
 # A collective that contradicts the line by more than this, beside what the ends scatter, was taken for another one.
 SLACK_NS = 20_000.0
 MOST_CONTRADICTING = 0.1
+STEPS = 60  # of a search between slopes: below a millionth of the range
 REPLAYS = 1_000_000  # of a captured call, as analysis/stragglers.py counts them
 
 
@@ -48,8 +49,8 @@ REPLAYS = 1_000_000  # of a captured call, as analysis/stragglers.py counts them
 class HostClock:
     """A host's clock as the reference's: host = reference + offset_ns + drift * (reference - origin_ns).
 
-    `error_ns`: 90 % of the collectives' ends agree with the line to this. `bound_ns`: the line cannot be further off
-    than this, at any time at which a collective ran. `reason`: why the clocks could not be aligned; empty: they are.
+    `error_ns`: 90 % of the ends of undisturbed collectives agree with the line to this. `bound_ns`: a line that is
+    further off contradicts a collective. `reason`: why the clocks could not be aligned; empty: they are.
     """
 
     host: str
@@ -100,11 +101,15 @@ class HostClocks:
 
 @dataclass(frozen=True)
 class Moments:
-    """Collectives of one host, sorted by `key`: when its last rank entered, and when its first rank left."""
+    """Collectives of one host, sorted by `key`: when its last rank entered, and when its first rank left.
+
+    `spread_ns`: how far times of its GPUs may be off on its own clock.
+    """
 
     key: Ints
     entered: Ints
     left: Ints
+    spread_ns: float = 0.0
 
 
 def align_hosts(run: RunData) -> HostClocks:
@@ -165,7 +170,7 @@ def find_clocks(reference: str, hosts: Sequence[str], moments: dict[str, Moments
 
 
 def moments_by_machine(
-    ranks: Iterable[RankTrace], mpi: Iterable[RankTrace], machines: Mapping[str, str]
+    ranks: Sequence[RankTrace], mpi: Sequence[RankTrace], machines: Mapping[str, str]
 ) -> dict[str, Moments]:
     """Collectives of each machine, by keys that are equal on all of them."""
     names: dict[tuple[bool, int, int], int] = {}  # communicators, by kind, job and id
@@ -180,7 +185,11 @@ def moments_by_machine(
             for comm_id, key, entered, left in _of_calls(trace) if is_mpi else _of_kernels(trace):
                 number = names.setdefault((is_mpi, trace.job, comm_id), len(names)) << 47
                 parts.setdefault(machine, []).append((key + number, entered, left))
-    return {host: _merged(of_host) for host, of_host in parts.items()}
+    spreads: dict[str, float] = {}
+    for trace in ranks:
+        machine = machines[trace.host]
+        spreads[machine] = max(spreads.get(machine, 0.0), trace.clock_map.spread_ns)
+    return {host: replace(_merged(of_host), spread_ns=spreads.get(host, 0.0)) for host, of_host in parts.items()}
 
 
 def _merged(parts: list[tuple[Ints, Ints, Ints]]) -> Moments:
@@ -257,19 +266,55 @@ def _compare(host: str, reference: str, own: Moments | None, base: Moments | Non
     ends = (own.left[here] - at - base_ns).astype(np.float64)
     lower = (own.entered[here] - at - base_ns).astype(np.float64)
     upper = (own.left[here] - base.entered[there] - base_ns).astype(np.float64)
-    drift = _slope(time, ends)
-    level = float(np.median(ends - drift * time))
+    quick = _narrow(time, upper - lower)
+    drift = _slope(time[quick], ends[quick])
+    level = float(np.median((ends - drift * time)[quick]))
     slack = SLACK_NS + 3.0 * float(np.median(np.abs(ends - drift * time - level)))
     sound = (lower - slack <= level + drift * time) & (level + drift * time <= upper + slack)
     if (~sound).mean() > MOST_CONTRADICTING:
         return HostClock(host, reference, reason="its collectives contradict those of " + reference)
-    time, ends, lower, upper = time[sound], ends[sound], lower[sound], upper[sound]
+    time, ends, lower, upper, quick = time[sound], ends[sound], lower[sound], upper[sound], quick[sound]
+    drift = _possible(drift, time, lower, upper)
     lowest, highest = float((lower - drift * time).max()), float((upper - drift * time).min())
-    level = float(np.median(ends - drift * time))
+    off = (ends - drift * time)[quick]
+    level = float(np.median(off))
     level = float(np.clip(level, lowest, highest)) if lowest <= highest else (lowest + highest) / 2
     bound = max(abs(highest - level), abs(level - lowest))
-    error = min(float(np.quantile(np.abs(ends - drift * time - level), 0.9)), bound)
-    return HostClock(host, reference, origin, base_ns + round(level), drift, error, bound, len(time))
+    error = min(float(np.quantile(np.abs(off - level), 0.9)), bound) + max(own.spread_ns, base.spread_ns)
+    return HostClock(host, reference, origin, base_ns + round(level), drift, error, max(bound, error), len(time))
+
+
+def _narrow(time: Floats, width: Floats) -> npt.NDArray[np.bool_]:
+    """Of each stretch of time, the quarter with the tightest bounds: the ranks were held up least in these."""
+    chosen = np.zeros(len(time), np.bool_)
+    order = np.argsort(time, kind="stable")
+    for part in np.array_split(order, min(BINS, max(len(order) // FEW, 1))):
+        chosen[part[np.argsort(width[part], kind="stable")[: -(-len(part) // 4)]]] = True
+    return chosen
+
+
+def _possible(drift: float, time: Floats, lower: Floats, upper: Floats) -> float:
+    """The drift nearest to this one with which a line is inside all bounds; with which it is least outside, if none is.
+
+    How far the bounds leave room for a line is a concave function of the slope.
+    """
+
+    def room(slope: float) -> float:
+        return float((upper - slope * time).min() - (lower - slope * time).max())
+
+    if room(drift) >= 0:
+        return drift
+    left, right = -MAX_DRIFT_PPM * 1e-6, MAX_DRIFT_PPM * 1e-6
+    for _ in range(STEPS):
+        one, other = left + (right - left) / 3, right - (right - left) / 3
+        left, right = (one, right) if room(one) < room(other) else (left, other)
+    best = (left + right) / 2
+    if room(best) < 0:
+        return best
+    for _ in range(STEPS):  # between one with room and one without
+        middle = (best + drift) / 2
+        best, drift = (middle, drift) if room(middle) >= 0 else (best, middle)
+    return best
 
 
 def _slope(time: Floats, values: Floats) -> float:
