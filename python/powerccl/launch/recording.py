@@ -145,8 +145,17 @@ class Recording:
         if request.emulate or NVIDIA_DEVICE.exists():
             self._tell_unsampled()
 
-    def end(self, ended: Ended, environment: Mapping[str, str]) -> None:
+    def run_by(self, command: list[str]) -> None:
+        """State the job's command where it is known only once the job runs; empty: it is not known."""
+        self._info.command = command
+        if self.job.leads:
+            with contextlib.suppress(OSError):
+                write_run_info(self.folder, self._info)
+
+    def end(self, ended: Ended | None, environment: Mapping[str, str]) -> None:
         """Let the helpers go and write how the job ended, and why no rank left a trace, if so.
+
+        `ended`: None where this process is not told the job's exit code.
 
         Raises:
             OSError: the folder cannot be written.
@@ -157,11 +166,12 @@ class Recording:
         self.leave()
         if any(self.folder.glob("rank-*.trace")):
             self._tell_unsampled()
-        self._info.exit_code, self._info.signal = ended.code, ended.signal
+        if ended:
+            self._info.exit_code, self._info.signal = ended.code, ended.signal
         if not self.job.leads:
             return
         if not any(self.folder.glob("*.trace")):
-            self._info.unrecorded = self._cause(ended, environment)
+            self._info.unrecorded = self._cause(ended or Ended(0, None), environment)
         if not self.folder.is_dir():
             self.say(self._info.unrecorded)
             return
@@ -174,7 +184,7 @@ class Recording:
         launcher = self.job.launcher
         return find_cause(
             Evidence(
-                command=self.request.command,
+                command=self._info.command or self.request.command,
                 environment=environment,
                 folder=self.folder,
                 code=ended.code,
