@@ -15,9 +15,8 @@ import os
 import socket
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from collections.abc import Iterator
 from pathlib import Path
 
 SELF = Path(__file__)
@@ -58,7 +57,7 @@ def call(folder: Path, words: Sequence[str]) -> int:
 def remote_shell(folder: Path, enter: Sequence[Sequence[str]], names: Sequence[str]) -> Iterator[Path]:
     """A program that is called as ssh, while servers run on hosts with these prefixes to enter them."""
     program = folder / "remote-shell"
-    program.write_text(f"#!/bin/sh\nexec {sys.executable} {SELF} {folder} \"$@\"\n")
+    program.write_text(f'#!/bin/sh\nexec {sys.executable} {SELF} {folder} "$@"\n')
     program.chmod(0o755)
     servers = [subprocess.Popen([*words, sys.executable, str(SELF), "serve", str(folder)]) for words in enter]
     try:

@@ -13,12 +13,13 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
-from support.hosts import Node
 
 from powerccl.launch.native import NativeFiles
 from powerccl.traces import records
+from support.hosts import Node
 
 END_S = 120
 RANKS = 2  # of each host
@@ -83,6 +84,6 @@ def put_apart(folder: Path, host: str, offset_ns: int, drift: float) -> None:
         path.write_bytes(bytes(raw))
 
 
-def _moved(times: np.ndarray, origin: int, offset_ns: int, drift: float) -> np.ndarray:  # type: ignore[type-arg]
+def _moved(times: Any, origin: int, offset_ns: int, drift: float) -> Any:
     since = times.astype(np.int64) - origin
     return (times.astype(np.int64) + offset_ns + np.rint(since * drift).astype(np.int64)).astype(np.uint64)

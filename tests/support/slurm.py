@@ -103,13 +103,10 @@ class Cluster:
 
     def run(self, *command: str, folder: Path | None = None, limit_s: float = 120) -> subprocess.CompletedProcess[str]:
         """A command on the first host, in a folder."""
-        entered = [f"--wd={folder or self.folder}" if word.startswith("--wd=") else word for word in self._enter(command)]
+        entered = self.nodes[0].enter("env", f"--chdir={folder or self.folder}", *command)
         return subprocess.run(
             entered, env=self.environment, capture_output=True, text=True, check=False, timeout=limit_s
         )
-
-    def _enter(self, command: Sequence[str]) -> list[str]:
-        return self.nodes[0].enter(*command)
 
     def is_idle(self) -> bool:
         """Whether no job is left."""
