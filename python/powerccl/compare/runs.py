@@ -66,7 +66,8 @@ def read_run_member(
     built = run_tables(run)
     summary = summarise(run, reference=reference, built=built)
     gpus = frozenset(gpu.gpu for gpu in summary.gpus)
-    member = Member(folder, RUN, emulated=summary.emulated, failed=bool(summary.exit_code) or not summary.finished, gpus=gpus)
+    failed = bool(summary.exit_code) or not summary.finished
+    member = Member(folder, RUN, emulated=summary.emulated, failed=failed, gpus=gpus)
     for what, unit, number in run_figures(summary):
         if number is not None:
             si, factor = _SI.get(unit, (unit, 1.0))

@@ -89,7 +89,7 @@ def read_run(folder: Path, most_records: int | None = None, window_s: tuple[floa
     """
     from powerccl.traces.cpu import read_cpu
     from powerccl.traces.host_clocks import align_hosts
-    from powerccl.traces.host_ends import abrupt_ends
+    from powerccl.traces.host_ends import abrupt_ends, unsampled_hosts
     from powerccl.traces.rank import read_rank
 
     if not folder.is_dir():
@@ -108,7 +108,7 @@ def read_run(folder: Path, most_records: int | None = None, window_s: tuple[floa
     run.ranks.sort(key=lambda trace: (trace.rank, trace.start_ns))
     run.mpi.sort(key=lambda trace: (trace.rank, trace.start_ns))
     run.helpers = [event for events in _read_each(run, f"{HELPERS}*{SUFFIX}", read_helper_events) for event in events]
-    run.problems += abrupt_ends(run)
+    run.problems += [*unsampled_hosts(run), *abrupt_ends(run)]
     run.host_clocks = align_hosts(run)
     run.problems += [problem for rank in [*run.ranks, *run.mpi] for problem in rank.problems]
     run.problems += [problem for log in run.power for problem in log.problems]

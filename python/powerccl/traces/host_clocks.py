@@ -41,6 +41,9 @@ BINS = 128  # stretches of time whose medians the slope is found from: 8,128 pai
 # A collective that contradicts the line by more than this, beside what the ends scatter, was taken for another one.
 SLACK_NS = 20_000.0
 MOST_CONTRADICTING = 0.1
+# A drift has to leave less than this of the ends' scatter. At half, drifts of runs of a second are not seen; nearer to 1,
+# scatter alone looks like a drift of tens of ppm.
+EXPLAINED = 0.8
 STEPS = 60  # of a search between slopes: below a millionth of the range
 REPLAYS = 1_000_000  # of a captured call, as analysis/stragglers.py counts them
 
@@ -267,7 +270,7 @@ def _compare(host: str, reference: str, own: Moments | None, base: Moments | Non
     lower = (own.entered[here] - at - base_ns).astype(np.float64)
     upper = (own.left[here] - base.entered[there] - base_ns).astype(np.float64)
     quick = _narrow(time, upper - lower)
-    drift = _slope(time[quick], ends[quick])
+    drift = _drift(time[quick], ends[quick])
     level = float(np.median((ends - drift * time)[quick]))
     slack = SLACK_NS + 3.0 * float(np.median(np.abs(ends - drift * time - level)))
     sound = (lower - slack <= level + drift * time) & (level + drift * time <= upper + slack)
@@ -315,6 +318,14 @@ def _possible(drift: float, time: Floats, lower: Floats, upper: Floats) -> float
         middle = (best + drift) / 2
         best, drift = (middle, drift) if room(middle) >= 0 else (best, middle)
     return best
+
+
+def _drift(time: Floats, ends: Floats) -> float:
+    """The slope of the ends, if it explains them better than no slope: on a busy machine they scatter by more."""
+    slope = _slope(time, ends)
+    with_it, without = (ends - each * time for each in (slope, 0.0))
+    scatter, all_scatter = (float(np.median(np.abs(each - np.median(each)))) for each in (with_it, without))
+    return slope if scatter < EXPLAINED * all_scatter else 0.0
 
 
 def _slope(time: Floats, values: Floats) -> float:

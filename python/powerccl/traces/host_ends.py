@@ -38,6 +38,18 @@ def abrupt_ends(run: RunData) -> list[str]:
     return said
 
 
+def unsampled_hosts(run: RunData) -> list[str]:
+    """A sentence on hosts whose processes called MPI where no agent sampled; GPUs without samples are named as such."""
+    if run.info is None or run.info.interval_ms <= 0 or not run.cpu:
+        return []
+    sampled = {log.host for log in run.cpu} | {log.boot_id for log in run.cpu if log.boot_id}
+    hosts = [trace.host for trace in run.mpi if sampled.isdisjoint((trace.host, trace.boot_id))]
+    if not hosts:
+        return []
+    names = ", ".join(dict.fromkeys(hosts))
+    return [f"no powerccl-agent ran on {names}: `mpiexec powerccl run -- PROGRAM` samples each host of a job"]
+
+
 def _end(run: RunData, log: CpuLog) -> tuple[str, int, bool]:
     """A host, when its record ends, and whether its agent ended in order. Hosts agree on the wall clock at least."""
     ended_ns = number_of(log.about, "ended_ns")
