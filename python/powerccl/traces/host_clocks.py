@@ -41,7 +41,7 @@ BINS = 128  # stretches of time whose medians the slope is found from: 8,128 pai
 # A collective that contradicts the line by more than this, beside what the ends scatter, was taken for another one.
 SLACK_NS = 20_000.0
 MOST_CONTRADICTING = 0.1
-# A drift has to leave less than this of the ends' scatter. At half, drifts of runs of a second are not seen; nearer to 1,
+# A drift has to leave less than this of the scatter. At half, drifts of runs of a second are not seen; nearer to 1,
 # scatter alone looks like a drift of tens of ppm.
 EXPLAINED = 0.8
 STEPS = 60  # of a search between slopes: below a millionth of the range
