@@ -7,8 +7,10 @@ ranks what torchrun would.
 
 from __future__ import annotations
 
+import json
 import os
 import shlex
+import statistics
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -19,6 +21,8 @@ import numpy as np
 
 from powerccl.launch.native import NativeFiles
 from powerccl.traces import records
+from powerccl.traces.folder import RunData
+from powerccl.traces.rank import RankTrace, read_rank
 from support.hosts import Node
 
 END_S = 120
@@ -62,6 +66,17 @@ def finished(started: Sequence[subprocess.Popen[bytes]], place: Path) -> Path:
     return made[0]
 
 
+def injected_us(folder: Path) -> float:
+    """How much longer the last rank computed than the next to last, by powerccl-bench's own times; the median."""
+    later = []
+    for path in folder.parent.parent.glob("*.out"):
+        for line in path.read_text().splitlines():
+            if line.startswith('{"type": "iteration"'):
+                times = sorted(json.loads(line)["compute_ms_of_ranks"])
+                later.append((times[-1] - times[-2]) * 1e3)
+    return statistics.median(later)
+
+
 def put_apart(folder: Path, host: str, offset_ns: int, drift: float) -> None:
     """Let a host's traces be of a clock that is so far ahead at the run's start, and so much faster."""
     origin = 0
@@ -87,3 +102,23 @@ def put_apart(folder: Path, host: str, offset_ns: int, drift: float) -> None:
 def _moved(times: Any, origin: int, offset_ns: int, drift: float) -> Any:
     since = times.astype(np.int64) - origin
     return (times.astype(np.int64) + offset_ns + np.rint(since * drift).astype(np.int64)).astype(np.uint64)
+
+
+def error_us(run: RunData, as_recorded: Path, offset_ns: int, drift: float) -> float:
+    """How far a run's aligned times are from those of one clock, at worst; the recorded times are of one."""
+    if run.host_clocks is None or len(run.host_clocks.aligned) != len(run.host_clocks.clocks):
+        return float("inf")
+    worst = 0.0
+    true = {trace.path.name: trace for trace in read_run_of(as_recorded)}
+    for clock in run.host_clocks.clocks:
+        times = [trace for trace in true.values() if trace.host == clock.host]
+        origin = min(trace.start_ns for trace in times)
+        for time_ns in (origin, max(trace.last_ns() for trace in times)):
+            moved = time_ns + (offset_ns + round((time_ns - origin) * drift) if clock.host == "node2" else 0)
+            worst = max(worst, abs(clock.one(moved) - time_ns) / 1e3)
+    return worst
+
+
+def read_run_of(folder: Path) -> list[RankTrace]:
+    """The traces as they are, without an alignment."""
+    return [read_rank(path) for path in sorted(folder.glob("*.trace"))]
