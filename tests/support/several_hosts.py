@@ -68,7 +68,7 @@ def finished(started: Sequence[subprocess.Popen[bytes]], place: Path) -> Path:
 
 def injected_us(folder: Path) -> float:
     """How much longer the last rank computed than the next to last, by powerccl-bench's own times; the median."""
-    later = []
+    later: list[float] = []
     for path in folder.parent.parent.glob("*.out"):
         for line in path.read_text().splitlines():
             if line.startswith('{"type": "iteration"'):
