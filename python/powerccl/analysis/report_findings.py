@@ -106,7 +106,7 @@ class Peers(msgspec.Struct, kw_only=True):
     matched_pct: float | None = None  # of the kernels of collectives
     uncertainty_us: float | None = None  # how well times of two GPUs agree
     reason: str = ""
-    hosts: list[HostAlignment] = []  # beside the reference; empty: there is one host
+    hosts: list[HostAlignment] = []  # beside the reference; empty: the run has one host
     ranks: list[Straggler] = []
 
 

@@ -166,7 +166,7 @@ class Recording:
     def end(self, ended: Ended | None, environment: Mapping[str, str]) -> None:
         """Let the helpers go and write how the job ended, and why no rank left a trace, if so.
 
-        `ended`: None where this process is not told the job's exit code.
+        `ended`: None where this process cannot know the job's exit code.
 
         Raises:
             OSError: the folder cannot be written.

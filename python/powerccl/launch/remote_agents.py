@@ -48,22 +48,22 @@ def launch_of(command: list[str], environment: Mapping[str, str]) -> Launch | No
     """The launcher's words and hosts; None: the command is no launcher, or it names no hosts."""
     if not is_launcher(command):
         return None
-    found = Launch([command[0]])
+    launch = Launch([command[0]])
     at = 1
     while at < len(command):
         word, value = command[at], command[at + 1] if at + 1 < len(command) else ""
         if word in HOSTS or word in FILES:
-            found.hosts += _listed(value) if word in HOSTS else _in_file(Path(value))
-            found.option = word if word in HOSTS else ("--host" if word.startswith("--") else "-host")
+            launch.hosts += _listed(value) if word in HOSTS else _in_file(Path(value))
+            launch.option = word if word in HOSTS else ("--host" if word.startswith("--") else "-host")
             at += 1
         elif word in KEPT:
-            found.words += command[at : at + 1 + KEPT[word]]
+            launch.words += command[at : at + 1 + KEPT[word]]
             at += KEPT[word]
         elif not word.startswith("-") and not word.isdigit() and shutil.which(word, path=environment.get("PATH")):
             break  # the program
         at += 1
-    found.hosts = list(dict.fromkeys(found.hosts))
-    return found if found.hosts else None
+    launch.hosts = list(dict.fromkeys(launch.hosts))
+    return launch if launch.hosts else None
 
 
 def _listed(text: str) -> list[str]:

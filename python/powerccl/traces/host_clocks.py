@@ -97,7 +97,7 @@ class HostClocks:
         return self.reference if machine in self.aligned else machine
 
     def error_ns(self) -> float:
-        """How well times of two aligned machines agree; 0: there is one."""
+        """How well times of two aligned machines agree; 0: no other is aligned."""
         errors = sorted((clock.error_ns for clock in self.aligned.values()), reverse=True)
         return sum(errors[:2])
 
@@ -130,8 +130,8 @@ def align_hosts(run: RunData) -> HostClocks:
         return HostClocks(names[0] if names else "", machines=machines)
     reference = machines.get(run.info.host if run.info else "", names[0])
     moments = moments_by_machine(run.ranks, run.mpi, machines)
-    found = HostClocks(reference, find_clocks(reference, names, moments), machines)
-    aligned = found.aligned
+    clocks = HostClocks(reference, find_clocks(reference, names, moments), machines)
+    aligned = clocks.aligned
     for trace in traces:
         if clock := aligned.get(machines[trace.host]):
             _move_trace(trace, clock)
@@ -147,7 +147,7 @@ def align_hosts(run: RunData) -> HostClocks:
         else event
         for event in run.helpers
     ]
-    return found
+    return clocks
 
 
 def find_clocks(reference: str, hosts: Sequence[str], moments: dict[str, Moments]) -> list[HostClock]:
