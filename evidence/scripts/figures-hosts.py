@@ -225,21 +225,22 @@ def main() -> None:
         if worst:
             n = sum(each["n"] for each in worst)
             found = {"hosts.alignment_error_us": one(round(max(each["value"] for each in worst), 1), "us", n), **found}
+        conditions = f"hosts are namespaces of this machine, {options.rounds} jobs each; {options.conditions}".strip(
+            "; "
+        )
+        how = f"--rounds {options.rounds} --kills {options.kills} --seed {options.seed}"
+        beside = about(f"evidence/scripts/figures-hosts.py {how}", conditions)
         kills = Kills(native, folder, options.seed)
         for number in range(options.kills):
             with contextlib.suppress(subprocess.TimeoutExpired):
                 kills.kill(number)
-            if number % 20 == 19:
-                print(json.dumps(kills.figures(number + 1)), file=sys.stderr, flush=True)
+            if number % 10 == 9 or number == options.kills - 1:  # what was measured outlives an interruption
+                write(out, {**found, **kills.figures(number + 1)}, **beside)
         if options.kills:
             found |= kills.figures(options.kills)
         os.chdir(ROOT)
     show(found)
-    conditions = f"hosts are namespaces of this machine, {options.rounds} jobs each; {options.conditions}".strip("; ")
-    command = (
-        f"evidence/scripts/figures-hosts.py --rounds {options.rounds} --kills {options.kills} --seed {options.seed}"
-    )
-    write(out, found, **about(command, conditions))
+    write(out, found, **beside)
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """A step of Slurm recorded from the prolog of its tasks: nothing is in front of its command.
 
-packaging/slurm/task-prolog starts this on each node, once a step. It passes the variables of the file `environment` on
-to the tasks. packaging/slurm/task-epilog writes to the FIFO `end` when the last task of the node has ended.
+The file packaging/slurm/task-prolog starts this on each node, once a step. It gives tasks the variables of the file
+`environment`. The file packaging/slurm/task-epilog writes to the FIFO `end` when a node's last task has ended.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     import polars as pl
 
     from powerccl.traces.cpu import CpuLog
-    from powerccl.traces.folder import RunData
+    from powerccl.traces.helpers import HelperEvent
     from powerccl.traces.power import PowerLog
     from powerccl.traces.rank import RankTrace
 
@@ -115,12 +115,19 @@ class Moments:
     spread_ns: float = 0.0
 
 
-def align_hosts(run: RunData) -> HostClocks:
+def align_hosts(
+    ranks: Sequence[RankTrace],
+    mpi: Sequence[RankTrace],
+    power: Sequence[PowerLog],
+    cpu: Sequence[CpuLog],
+    helpers: Sequence[HelperEvent],
+    launched_on: str,
+) -> HostClocks:
     """Find the clocks of a run's machines, and bring all times to the reference's clock where that is known.
 
-    The reference is the machine of `powerccl run`, else that of the first trace.
+    The reference is the machine of `powerccl run`, `launched_on`, else that of the first trace.
     """
-    traces = [*run.ranks, *run.mpi]
+    traces = [*ranks, *mpi]
     boots: dict[str, str] = {}
     machines: dict[str, str] = {}
     for trace in traces:
@@ -128,25 +135,23 @@ def align_hosts(run: RunData) -> HostClocks:
     names = list(dict.fromkeys(machines.values()))
     if len(names) < 2:
         return HostClocks(names[0] if names else "", machines=machines)
-    reference = machines.get(run.info.host if run.info else "", names[0])
-    moments = moments_by_machine(run.ranks, run.mpi, machines)
-    clocks = HostClocks(reference, find_clocks(reference, names, moments), machines)
+    reference = machines.get(launched_on, names[0])
+    clocks = HostClocks(reference, find_clocks(reference, names, moments_by_machine(ranks, mpi, machines)), machines)
     aligned = clocks.aligned
     for trace in traces:
         if clock := aligned.get(machines[trace.host]):
             _move_trace(trace, clock)
-    for power in run.power:
-        if clock := aligned.get(boots.get(power.boot_id) or machines.get(power.host, power.host)):
-            _move_power(power, clock)
-    for cpu in run.cpu:
-        if clock := aligned.get(boots.get(cpu.boot_id) or machines.get(cpu.host, cpu.host)):
-            _move_cpu(cpu, clock)
-    run.helpers = [
-        replace(event, time_ns=clock.one(event.time_ns))
-        if (clock := aligned.get(machines.get(event.host, event.host)))
-        else event
-        for event in run.helpers
-    ]
+    for of_gpus in power:
+        if clock := aligned.get(boots.get(of_gpus.boot_id) or machines.get(of_gpus.host, of_gpus.host)):
+            _move_power(of_gpus, clock)
+    for of_processors in cpu:
+        if clock := aligned.get(
+            boots.get(of_processors.boot_id) or machines.get(of_processors.host, of_processors.host)
+        ):
+            _move_cpu(of_processors, clock)
+    for event in helpers:
+        if clock := aligned.get(machines.get(event.host, event.host)):
+            event.time_ns = clock.one(event.time_ns)
     return clocks
 
 

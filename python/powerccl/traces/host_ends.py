@@ -7,6 +7,7 @@ other one ended before they could, unless they still run.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from powerccl import quantities
@@ -14,18 +15,18 @@ from powerccl.traces.sample_file import number_of
 
 if TYPE_CHECKING:
     from powerccl.traces.cpu import CpuLog
-    from powerccl.traces.folder import RunData
+    from powerccl.traces.rank import RankTrace
 
 AGAIN_NS = 1_000_000_000  # rows later than that behind the line are those of another agent
 
 
-def abrupt_ends(run: RunData) -> list[str]:
+def abrupt_ends(cpu: Sequence[CpuLog], traces: Sequence[RankTrace]) -> list[str]:
     """A sentence of each host whose agent ended before it could say so, while others went on to their end."""
-    ends = [_end(run, log) for log in run.cpu if len(log.samples)]
+    ends = [_end(log, traces) for log in cpu if len(log.samples)]
     finished = [last_ns for _, last_ns, in_order in ends if in_order]
     if not finished:
         return []
-    origin = min(_wall_ns(log, int(log.samples["time_ns"].to_numpy()[0])) for log in run.cpu if len(log.samples))
+    origin = min(_wall_ns(log, int(log.samples["time_ns"].to_numpy()[0])) for log in cpu if len(log.samples))
     said = []
     for host, last_ns, in_order in ends:
         if in_order or last_ns > max(finished):
@@ -38,25 +39,23 @@ def abrupt_ends(run: RunData) -> list[str]:
     return said
 
 
-def unsampled_hosts(run: RunData) -> list[str]:
+def unsampled_hosts(cpu: Sequence[CpuLog], mpi: Sequence[RankTrace]) -> list[str]:
     """A sentence on hosts whose processes called MPI where no agent sampled; GPUs without samples are named as such."""
-    if run.info is None or run.info.interval_ms <= 0 or not run.cpu:
-        return []
-    sampled = {log.host for log in run.cpu} | {log.boot_id for log in run.cpu if log.boot_id}
-    hosts = [trace.host for trace in run.mpi if sampled.isdisjoint((trace.host, trace.boot_id))]
-    if not hosts:
+    sampled = {log.host for log in cpu} | {log.boot_id for log in cpu if log.boot_id}
+    hosts = [trace.host for trace in mpi if sampled.isdisjoint((trace.host, trace.boot_id))]
+    if not cpu or not hosts:
         return []
     names = ", ".join(dict.fromkeys(hosts))
     return [f"no powerccl-agent ran on {names}: `mpiexec powerccl run -- PROGRAM` samples each host of a job"]
 
 
-def _end(run: RunData, log: CpuLog) -> tuple[str, int, bool]:
+def _end(log: CpuLog, traces: Sequence[RankTrace]) -> tuple[str, int, bool]:
     """A host, when its record ends, and whether its agent ended in order. Hosts agree on the wall clock at least."""
     ended_ns = number_of(log.about, "ended_ns")
     last_ns = int(log.samples["time_ns"].to_numpy().max())
-    traces = (trace.last_ns() for trace in [*run.ranks, *run.mpi] if trace.host == log.host)
+    latest = (trace.last_ns() for trace in traces if trace.host == log.host)
     in_order = ended_ns > 0 and last_ns <= ended_ns + AGAIN_NS
-    return log.host, _wall_ns(log, max(last_ns, *traces, ended_ns if in_order else 0)), in_order
+    return log.host, _wall_ns(log, max(last_ns, *latest, ended_ns if in_order else 0)), in_order
 
 
 def _wall_ns(log: CpuLog, time_ns: int) -> int:

@@ -41,8 +41,8 @@ uint64_t bytes_of(ThreadState* thread, Function function, bool large, const Word
 }
 
 // Of each octave of a communicator's synchronising calls, so many are recorded, however short: the clocks of hosts are
-// aligned by them. At half, the alignment of a short run rests on too few. At double, a run of a million calls has 64 KiB
-// more a rank.
+// aligned by them. At half, the alignment of a short run rests on too few. At double, a run of a million calls has 64
+// KiB more a rank.
 constexpr uint64_t kSampledOfOctave = 64;
 
 // No rank leaves such a call before all ranks have entered. Without data, only a barrier is sure to wait.

@@ -34,8 +34,8 @@ class Communicators {
   // Handles have another meaning from now on: MPI was down meanwhile. What is in the trace keeps its index.
   void forget_handles();
 
-  // Counts calls on a communicator that no rank leaves before all ranks have entered, from 1. All its ranks make them in
-  // one order, so that a number names the same call on each.
+  // Counts calls on a communicator that no rank leaves before all ranks have entered, from 1. All its ranks make them
+  // in one order, so that a number names the same call on each.
   uint64_t count_synchronising(uint32_t index) {
     return index < kMost ? synchronising_[index].fetch_add(1, std::memory_order_relaxed) + 1 : 0;
   }
