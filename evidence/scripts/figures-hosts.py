@@ -37,6 +37,7 @@ from support.several_hosts import error_us, finished, injected_us, put_apart, st
 from powerccl.analysis.report import report
 from powerccl.launch.native import NativeFiles, find_native
 from powerccl.traces.folder import read_run
+from powerccl.traces.host_ends import SILENT_NS
 from powerccl.traces.mpi_tables import mpi_calls
 
 NAMES = ("node1", "node2", "node3", "node4")
@@ -152,6 +153,7 @@ class Kills:
                     eventually(lambda: all(each.poll() is not None for each in started), 15)
         finally:
             machine.stop()
+        time.sleep(max(0.0, SILENT_NS / 1e9 - (time.monotonic_ns() - at_ns) / 1e9))  # until a host counts as ended
         self.judge(place, NAMES[victim], at_ns)
         os.chdir(self.folder)
         shutil.rmtree(place)

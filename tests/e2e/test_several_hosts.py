@@ -88,6 +88,7 @@ def test_a_killed_host_is_named(
         for launcher in started:  # emulated NCCL ends ranks that wait for a dead one
             launcher.wait(60)
     (made,) = tmp_path.glob("runs/[!.]*/")
+    assert eventually(lambda: any("killed" in text for text in read_run(made).problems), 20)
     run = read_run(made)
     assert len(run.ranks) == 4
     assert [text.partition(":")[0] for text in run.problems if "killed" in text] == ["node2 was killed, or lost power"]

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import pytest
@@ -56,6 +57,17 @@ def test_a_killed_host_is_named(
         write_cpu(tmp_path, host, start_ns, length_ms * MS, ended, again_ms * MS)
     synthetic.write_info(tmp_path, 60_000 * MS)
     assert problems(tmp_path) == named
+
+
+def test_a_host_that_may_still_end_is_not_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its agent ends within seconds of the job, and writes its last line then."""
+    write_cpu(tmp_path, "node1", 900 * MS, 5000 * MS, True)
+    write_cpu(tmp_path, "node2", 900 * MS, 4500 * MS, False)
+    synthetic.write_info(tmp_path, 60_000 * MS)
+    monkeypatch.setattr(time, "time_ns", lambda: WALL_NS + 6000 * MS)
+    assert problems(tmp_path) == []
+    monkeypatch.setattr(time, "time_ns", lambda: WALL_NS + 9000 * MS)
+    assert len(problems(tmp_path)) == 1
 
 
 def test_hosts_without_an_agent_are_named(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ other one ended before they could, unless they still run.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -18,6 +19,10 @@ if TYPE_CHECKING:
     from powerccl.traces.rank import RankTrace
 
 AGAIN_NS = 1_000_000_000  # rows later than that behind the line are those of another agent
+# Rows wait for a second in an agent, and it ends within seconds of its job. A host that was silent for this long has
+# ended. At half, a host that ends last could be taken for a killed one. At double, a killed one is named later.
+SILENT_NS = 4_000_000_000
+APART_NS = 1_000_000_000  # between wall clocks of hosts, and between an agent's looks at its two clocks
 
 
 def abrupt_ends(cpu: Sequence[CpuLog], traces: Sequence[RankTrace]) -> list[str]:
@@ -29,9 +34,9 @@ def abrupt_ends(cpu: Sequence[CpuLog], traces: Sequence[RankTrace]) -> list[str]
     origin = min(_wall_ns(log, int(log.samples["time_ns"].to_numpy()[0])) for log in cpu if len(log.samples))
     said = []
     for host, last_ns, in_order in ends:
-        if in_order or last_ns > max(finished):
+        if in_order or last_ns > max(finished) + APART_NS or last_ns > time.time_ns() - SILENT_NS:
             continue
-        before = quantities.seconds((max(finished) - last_ns) / 1e9)
+        before = quantities.seconds(max(max(finished) - last_ns, 0) / 1e9)
         said.append(
             f"{host} was killed, or lost power: its record ends at second {(last_ns - origin) / 1e9:.1f}, {before}"
             " before the last host's"
@@ -59,4 +64,5 @@ def _end(log: CpuLog, traces: Sequence[RankTrace]) -> tuple[str, int, bool]:
 
 
 def _wall_ns(log: CpuLog, time_ns: int) -> int:
-    return time_ns + number_of(log.about, "start_realtime_ns") - number_of(log.about, "start_ns")
+    wall = log.about.get("start_realtime_ns", "")
+    return time_ns - number_of(log.about, "start_ns") + (int(wall) if wall.isdecimal() and len(wall) < 20 else 0)
