@@ -37,6 +37,7 @@ FEW = 8  # collectives that say nothing of a clock
 # thousands of ranks takes seconds longer.
 RANKS_OF_HOST = 8
 MOST = 20_000  # collectives of a communicator that are used: a multiple of them would change the line by nanoseconds
+MOST_COMMUNICATORS = 256  # of a rank that are used: jobs have tens, and each costs a look at all its records
 BINS = 128  # stretches of time whose medians the slope is found from: 8,128 pairs of them
 # A collective that contradicts the line by more than this, beside what the ends scatter, was taken for another one.
 SLACK_NS = 20_000.0
@@ -258,7 +259,7 @@ def _communicators(trace: RankTrace) -> list[tuple[int, int]]:
         (int(row["comm"]), int(row["comm_id"]))
         for row in made
         if not int(row["flags"]) & records.FLAG_ENDED and int(row["nranks"]) != 1
-    ]
+    ][:MOST_COMMUNICATORS]
 
 
 def _compare(host: str, reference: str, own: Moments | None, base: Moments | None) -> HostClock:

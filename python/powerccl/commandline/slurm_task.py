@@ -17,6 +17,7 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
+from powerccl.commandline.config import read_config, runs_dir
 from powerccl.errors import one_line
 from powerccl.files import write_whole
 from powerccl.launch.emulation import EmulatedServer
@@ -59,7 +60,7 @@ def main(place: Path, task: int) -> int:
 
 
 def _begin(base: Mapping[str, str], stack: contextlib.ExitStack) -> Recording:
-    request = Request([sys.executable], name=base.get("SLURM_JOB_NAME", ""), runs=Path(base["POWERCCL_RUNS_DIR"]))
+    request = Request([sys.executable], name=base.get("SLURM_JOB_NAME", ""), runs=runs_dir(read_config("runs-dir")))
     return Recording(request, prepare(request, base, EmulatedServer("", stack), None, _say), _say)
 
 
