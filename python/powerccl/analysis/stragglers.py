@@ -17,13 +17,13 @@ import numpy.typing as npt
 import polars as pl
 
 from powerccl.analysis import intervals as iv
-from powerccl.analysis.report_findings import HostAlignment, Peers, Straggler
+from powerccl.analysis.host_alignment import alignments, domain, error_ns
+from powerccl.analysis.report_findings import Peers, Straggler
 from powerccl.traces import records
 from powerccl.traces.folder import RunData
 
 if TYPE_CHECKING:
     from powerccl.analysis.shares import Sets
-    from powerccl.traces.host_clocks import HostClocks
 
 ALONE = ("send_receive",)  # two ends of one, which a trace does not tie together
 STEADY = 0.6  # of the way from how often chance would make a rank last (one of n) to always
@@ -54,10 +54,9 @@ def match(
     """
     inside = np.ones(len(kernels), np.bool_) if inside is None else inside
     unknown = np.full(len(kernels), -1, dtype=np.int64)
-    reason, clocks = _why_not(run, inside), run.host_clocks
-    known_clocks = _as_found(clocks) if clocks else []
+    reason, hosts = _why_not(run, inside), alignments(run)
     if reason:
-        return Matched(unknown[inside], Peers(reason=reason, hosts=known_clocks), unknown[inside], unknown[inside])
+        return Matched(unknown[inside], Peers(reason=reason, hosts=hosts), unknown[inside], unknown[inside])
     ordinal = _ordinals(run, calls, kernels)
     host, comm, members = _communicators(run, kernels)
     collective = ~kernels["pattern"].cast(pl.String).is_in(ALONE).to_numpy()
@@ -65,7 +64,7 @@ def match(
     start = kernels["start_ns"].to_numpy()
     order = usable[np.lexsort((start[usable], ordinal[usable], comm[usable], host[usable]))]
     if not inside[order].any():
-        why = Peers(reason="no collective was timed on two ranks of a host", hosts=known_clocks)
+        why = Peers(reason="no collective was timed on two ranks of a host", hosts=hosts)
         return Matched(unknown[inside], why, unknown[inside], unknown[inside])
     keys = np.stack([host[order], comm[order], ordinal[order]])
     opens = np.concatenate([[True], (keys[:, 1:] != keys[:, :-1]).any(axis=0)])
@@ -84,9 +83,9 @@ def match(
     unknown[order[known]] = waits[known]
     compared = known & inside[order]
     uncertainty_ns = max((rank.clock_map.spread_ns for rank in run.ranks if rank.clock_map.pairs), default=0.0)
-    uncertainty_ns = max(uncertainty_ns, clocks.error_ns() if clocks else 0.0)
+    uncertainty_ns = max(uncertainty_ns, error_ns(run))
     peers = Peers(
-        hosts=known_clocks,
+        hosts=hosts,
         matched_pct=100.0 * int(compared.sum()) / max(int((collective & inside).sum()), 1),
         uncertainty_us=uncertainty_ns / 1e3,
         ranks=_rank_rows(
@@ -135,32 +134,10 @@ def add_costs(matched: Matched, kernels: pl.DataFrame, sets: Mapping[int, Sets])
 def _why_not(run: RunData, inside: npt.NDArray[np.bool_]) -> str:
     if not inside.any():
         return "no kernel of communication was timed"
-    hosts = [_domain(run, trace.host) for trace in run.ranks]
+    hosts = [domain(run, trace.host) for trace in run.ranks]
     if len(set(hosts)) == len(hosts):
         return "each host has one rank, and hosts' clocks differ" if len(hosts) > 1 else "the job has one rank"
     return ""
-
-
-def _domain(run: RunData, host: str) -> str:
-    """The name of the clock that a host's times are of."""
-    return run.host_clocks.domain(host) if run.host_clocks else host
-
-
-def _as_found(clocks: HostClocks) -> list[HostAlignment]:
-    return [
-        HostAlignment(host=each.host, reference=each.reference, reason=each.reason)
-        if each.reason
-        else HostAlignment(
-            host=each.host,
-            reference=each.reference,
-            offset_ns=each.offset_ns,
-            drift_ppm=each.drift * 1e6,
-            error_us=each.error_ns / 1e3,
-            bound_us=each.bound_ns / 1e3,
-            collectives=each.collectives,
-        )
-        for each in clocks.clocks
-    ]
 
 
 def _ordinals(run: RunData, calls: pl.DataFrame, kernels: pl.DataFrame) -> Ints:
@@ -204,7 +181,7 @@ def _communicators(run: RunData, kernels: pl.DataFrame) -> tuple[Ints, Ints, Int
 
     Hosts that are aligned have one clock.
     """
-    domains = {trace.host: _domain(run, trace.host) for trace in run.ranks}
+    domains = {trace.host: domain(run, trace.host) for trace in run.ranks}
     numbers = {domain: index for index, domain in enumerate(dict.fromkeys(domains.values()))}
     hosts = {host: numbers[domain] for host, domain in domains.items()}
     names: dict[tuple[int, int], int] = {}

@@ -92,6 +92,10 @@ class HostClocks:
         """By machine, those beside the reference that have its clock."""
         return {clock.host: clock for clock in self.clocks if not clock.reason}
 
+    def of(self, host: str) -> HostClock | None:
+        """The clock by which a host's records are moved; None: they are as they should be."""
+        return self.aligned.get(self.machines.get(host, host))
+
     def domain(self, host: str) -> str:
         """Hosts of one domain have one clock."""
         machine = self.machines.get(host, host)
@@ -140,8 +144,8 @@ def align_hosts(
     clocks = HostClocks(reference, find_clocks(reference, names, moments_by_machine(ranks, mpi, machines)), machines)
     aligned = clocks.aligned
     for trace in traces:
-        if clock := aligned.get(machines[trace.host]):
-            _move_trace(trace, clock)
+        if clock := clocks.of(trace.host):
+            move_trace(trace, clock)
     for of_gpus in power:
         if clock := aligned.get(boots.get(of_gpus.boot_id) or machines.get(of_gpus.host, of_gpus.host)):
             _move_power(of_gpus, clock)
@@ -151,7 +155,7 @@ def align_hosts(
         ):
             _move_cpu(of_processors, clock)
     for event in helpers:
-        if clock := aligned.get(machines.get(event.host, event.host)):
+        if clock := clocks.of(event.host):
             event.time_ns = clock.one(event.time_ns)
     return clocks
 
@@ -365,7 +369,8 @@ def _through(clock: HostClock, base: HostClock) -> HostClock:
     )
 
 
-def _move_trace(trace: RankTrace, clock: HostClock) -> None:
+def move_trace(trace: RankTrace, clock: HostClock) -> None:
+    """Bring all times of a trace to the reference's clock, in place."""
     for kind, names in records.HOST_TIMES.items():
         rows = trace.kinds[kind]
         if names and len(rows):
