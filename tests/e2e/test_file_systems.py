@@ -21,7 +21,7 @@ from powerccl.traces.folder import read_run
 def unmappable(tmp_path: Path) -> Iterator[Path]:
     """A folder in which no file can be mapped and shared."""
     if os.getuid() != 0 or not shutil.which("bindfs") or not os.access("/dev/fuse", os.W_OK):
-        pytest.skip("needs root, bindfs and /dev/fuse")
+        pytest.skip("needs root and /dev/fuse" if shutil.which("bindfs") else "there is no bindfs")
     below, folder = tmp_path / "below", tmp_path / "runs"
     below.mkdir()
     folder.mkdir()

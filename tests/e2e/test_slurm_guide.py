@@ -29,6 +29,8 @@ STAND_INS = Path(__file__).parent / "stand_ins"
 PROGRAMS = ("torchrun", "app")  # of users
 # A profile measures for minutes on real GPUs; test_guides.py runs it on emulated ones.
 NOT_OF_SLURM = ("powerccl profile", "--emulate")
+# A machine without such control groups skips one test (below), not all of a variant.
+VARIANTS = ["linux", "cgroup"] if has_cgroups() else ["linux"]
 SCRIPTS = [block for block in blocks_of(PAGE) if block.kind == "bash"]
 
 
@@ -67,7 +69,7 @@ class Site(Cluster):
         return " ".join(field for field in fields if field.startswith(("JobState=", "ExitCode=")))
 
 
-@pytest.fixture(scope="module", params=["linux", "cgroup"])
+@pytest.fixture(scope="module", params=VARIANTS)
 def site(
     request: pytest.FixtureRequest, native: NativeFiles, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Site]:
@@ -75,8 +77,6 @@ def site(
     missing = missing_programs()
     if os.getuid() != 0 or missing:
         pytest.skip(f"needs root and {', '.join(missing) or 'nothing else'}")
-    if request.param == "cgroup" and not has_cgroups():
-        pytest.skip("needs control groups of version 1 that can be made")
     folder = tmp_path_factory.mktemp(request.param)
     machine = EmulatedMachine(native, folder)
     try:
@@ -109,6 +109,12 @@ def test_a_batch_script_runs_as_written(site: Site, block: Block) -> None:
     if "--html" in block.text:
         (page,) = place.glob("report-*.html")
         assert "Slurm job" in page.read_text()
+
+
+def test_control_groups_are_among_the_variants() -> None:
+    if not has_cgroups():
+        pytest.skip("needs control groups of version 1 that can be made")
+    assert "cgroup" in VARIANTS
 
 
 def test_other_blocks_are_of_configuration_or_run_elsewhere() -> None:
