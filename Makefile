@@ -10,7 +10,7 @@ export PATH := $(BIN):$(PATH)
 
 .PHONY: all setup lock native demo test test-native test-python test-e2e lint lint-quick tidy-aside e2e analyze format pictures reference docs docs-build soak sanitize coverage fuzz fuzz-python wheel wheel-arm64 test-arm64 check-wheel \
         figures-demo figures-mpi figures-daemon figures-clock figures-policies \
-        figures-robustness figures-stall figures-adversity figures-clocks figures-constants figures-whatif figures-next figures-sim figures-tune figures-prove figures-analysis figures-integrations figures-accounts figures-harm figures-trust figures-first figures-fleet figures-scale figures-runs bench clean help
+        figures-robustness figures-stall figures-adversity figures-clocks figures-constants figures-whatif figures-next figures-sim figures-tune figures-prove figures-analysis figures-integrations figures-accounts figures-harm figures-trust figures-first figures-fleet figures-scale figures-runs figures-hosts bench clean help
 
 all: native
 
@@ -122,10 +122,11 @@ figures-next: build/test/.configured setup
 	cmake --build build/test --parallel $(JOBS)
 	POWERCCL_NATIVE=$(abspath build/test/stage) $(FIGURES) $(if $(H100_RUNS),--real $(H100_RUNS))
 
+# make figures-hosts     aligns clocks of two and four hosts and kills hosts 200 times, in half an hour, into build/figures/hosts.json; needs root
 # make figures-sim       compares the simulator with the emulator in an hour, into build/figures/sim.json
 # make figures-daemon    measures powerccld on emulated GPUs, random schedules included, into build/figures/daemon.json
 # make figures-clock     kills jobs under `run --clock` at 200 random moments, in ten minutes, into build/figures/clock.json
-figures-sim figures-daemon figures-clock: build/test/.configured setup
+figures-sim figures-daemon figures-clock figures-hosts: build/test/.configured setup
 	cmake --build build/test --parallel $(JOBS)
 	POWERCCL_NATIVE=$(abspath build/test/stage) $(FIGURES)
 

@@ -30,6 +30,7 @@ PACKAGES = {
     r"promtool|prometheus": "prometheus",
     r"no ip\b|no tc\b|iproute": "iproute2",
     r"taskset": "util-linux",
+    r"bindfs": "bindfs",
     r"no compiler|no cc\b|no gcc": "gcc",
     r"locale": "locales",
 }

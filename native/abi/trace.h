@@ -197,8 +197,8 @@ struct powerccl_trace_record {
       uint64_t bytes;     // as in mpi_total
       uint16_t function;  // place in abi/mpi_functions.def
       uint16_t thread;
-      int32_t peer;  // root or peer, -1
-      uint64_t reserved;
+      int32_t peer;       // root or peer, -1
+      uint64_t sequence;  // place among its communicator's calls that synchronise all ranks, from 1; 0: it is none
     } mpi_call;
     struct {  // sums since the process began; the latest of a (thread, function, comm, size_class) counts
       uint64_t time_ns;

@@ -263,8 +263,8 @@ main()
 @pytest.mark.parametrize(
     ("place", "number", "code"),
     [
-        ("record._prepare", signal.SIGTERM, -signal.SIGTERM),
-        ("record._prepare", signal.SIGUSR1, -signal.SIGUSR1),
+        ("record.prepare", signal.SIGTERM, -signal.SIGTERM),
+        ("record.prepare", signal.SIGUSR1, -signal.SIGUSR1),
         ("run._report", signal.SIGTERM, 7),
     ],
 )

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Hosts of one machine, as namespaces: each has a name, an address, a boot id, processes and /dev/shm of its own.
 
+A host's monotonic clock may be ahead of the machine's, as if it had been up for longer.
+
 The file system is shared, as a cluster's parallel file system is. All processes of a host end with it. A host ends with
 the process that asked for it, whatever ends that.
 """
@@ -12,7 +14,7 @@ import os
 import subprocess
 import time
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,16 +33,19 @@ class Node:
     name: str
     pid: int
     address: str
+    own_clock: bool = False
 
     def enter(self, *command: str) -> list[str]:
         """The command, to be run there in the present folder."""
-        spaces = ("--net", "--uts", "--ipc", "--pid", "--mount")
+        spaces = ["--net", "--uts", "--ipc", "--pid", "--mount", *(["--time"] if self.own_clock else [])]
         return ["nsenter", f"--target={self.pid}", *spaces, f"--wd={Path.cwd()}", "--", *command]
 
 
 @contextmanager
-def hosts(names: Sequence[str], folder: Path) -> Iterator[list[Node]]:
+def hosts(names: Sequence[str], folder: Path, ahead_s: Mapping[str, int] | None = None) -> Iterator[list[Node]]:
     """Hosts that reach each other and nothing else, until the `with` ends; what they need is kept in `folder`.
+
+    `ahead_s`: how many seconds a host's clock is ahead.
 
     Raises:
         NetworksError: they could not be set up.
@@ -59,9 +64,10 @@ def hosts(names: Sequence[str], folder: Path) -> Iterator[list[Node]]:
         run([*switch, "ip", "link", "set", "br0", "up"])
         found = []
         for number, (name, address) in enumerate(zip(names, addresses, strict=True)):
-            holder = _hold(name, folder, known, number)
+            ahead = (ahead_s or {}).get(name, 0)
+            holder = _hold(name, folder, known, number, ahead)
             holders.append(holder)
-            node = Node(name, _first_process(holder), address)
+            node = Node(name, _first_process(holder), address, bool(ahead))
             port = f"port{number}"
             run([*switch, "ip", "link", "add", port, "type", "veth", "peer", "name", "eth0", "netns", str(node.pid)])
             run([*switch, "ip", "link", "set", port, "master", "br0", "up"])
@@ -75,7 +81,7 @@ def hosts(names: Sequence[str], folder: Path) -> Iterator[list[Node]]:
             holder.wait()
 
 
-def _hold(name: str, folder: Path, known: Path, number: int) -> subprocess.Popen[bytes]:
+def _hold(name: str, folder: Path, known: Path, number: int, ahead_s: int) -> subprocess.Popen[bytes]:
     boot_id = folder / f"boot-{number}"
     boot_id.write_text(f"{uuid.uuid4()}\n")
     # The first process of a PID namespace inherits orphans: a shell that waits reaps them.
@@ -84,7 +90,8 @@ def _hold(name: str, folder: Path, known: Path, number: int) -> subprocess.Popen
         f" && mount --bind {known} /etc/hosts && mount --bind {boot_id} /proc/sys/kernel/random/boot_id"
         " && echo ready && trap : CHLD && while :; do sleep 1000 & wait $!; done"
     )
-    command = ["setpriv", "--pdeathsig=KILL", *APART, "sh", "-c", inside]
+    clock = ["--time", f"--monotonic={ahead_s}", f"--boottime={ahead_s}"] if ahead_s else []
+    command = ["setpriv", "--pdeathsig=KILL", *APART, *clock, "sh", "-c", inside]
     return subprocess.Popen(command, stdout=subprocess.PIPE, stdin=subprocess.DEVNULL)
 
 

@@ -102,6 +102,7 @@ bool CpuSampler::tick(int64_t deadline_ns, bool last_one) {
   int number = 0;
   if (is_due(&energy_)) number = append_energy();
   if (is_due(&time_) && number == 0) number = append_time();
+  if (number == 0 && last_one) number = append_end();
   if (number == 0 && (last_one || file_.due(host_now_ns() + interval_ns_))) number = file_.flush();
   if (number != 0) file_.say_failed(number, "The processors are no longer sampled");
   return number == 0;
@@ -128,6 +129,13 @@ int CpuSampler::append_energy() {
     if (energy_uj >= 0) number = append(before_ns, {rapl_.domain[i].name, energy_uj, -1, -1});
   }
   return number;
+}
+
+// A host that is killed leaves no such line.
+int CpuSampler::append_end() {
+  const int64_t now_ns = host_now_ns();
+  const std::string line = comment("ended_ns", std::to_string(now_ns));
+  return file_.append(now_ns, line.c_str(), line.size());
 }
 
 int CpuSampler::append_time() {

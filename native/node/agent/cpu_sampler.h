@@ -50,6 +50,7 @@ class CpuSampler {
   int append(int64_t before_ns, const Row& row);
   int append_energy();
   int append_time();
+  int append_end();
 
   int64_t interval_ns_;
   device::Rapl rapl_;

@@ -31,6 +31,8 @@ next, on the node:
 """
 NEXT_SLURM = """\
   # slurm.conf: Prolog=/etc/slurm/prolog.d/* and Epilog=/etc/slurm/epilog.d/*
+  # to record steps of users who set POWERCCL_RECORD=1: TaskProlog=/etc/slurm/powerccl-task-prolog
+  # and TaskEpilog=/etc/slurm/powerccl-task-epilog
 """
 
 
@@ -46,7 +48,7 @@ def command() -> None:
 
 
 @command.command("install")
-@click.option("--slurm", is_flag=True, help="Install Slurm's prolog and epilog as well.")
+@click.option("--slurm", is_flag=True, help="Install prologs and epilogs for Slurm as well.")
 @root_option
 @dry_run_option
 def install_command(slurm: bool, root: Path, dry_run: bool) -> None:

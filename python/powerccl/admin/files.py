@@ -86,6 +86,9 @@ def items(slurm: bool, root: Path) -> list[Item]:
         # Slurm runs every file of the folder, so a second version must not be in it.
         beside = f"usr/local/share/powerccl/slurm-{name}.new"
         listed.append(Item(f"etc/slurm/{name}.d/50-powerccl", script, 0o755, beside))
+    for name in ("task-prolog", "task-epilog") if slurm else ():
+        script = text(f"slurm/{name}").replace(INSTALLED_COMMAND, _command(root)).encode()
+        listed.append(Item(f"etc/slurm/powerccl-{name}", script, 0o755))
     return listed
 
 

@@ -47,6 +47,9 @@ def cpu_energy(run: RunData) -> CpuEnergy:
         else:
             reasons.append(_reason(log))
             result.missing.append(f"{log.host}: no energy of the processors")
+    sampled = {log.host for log in run.cpu} | {log.boot_id for log in run.cpu if log.boot_id}
+    silent = [trace.host for trace in run.mpi if sampled.isdisjoint((trace.host, trace.boot_id))]
+    result.missing += [f"{host}: not sampled" for host in dict.fromkeys(silent)]
     if busy_ns + idle_ns > 0:
         result.idle_pct = idle_ns / (busy_ns + idle_ns) * 100
     if covered_s:

@@ -67,8 +67,21 @@ class Iterations(msgspec.Struct, kw_only=True):
     rows: list[IterationParts] = []
 
 
+class HostAlignment(msgspec.Struct, kw_only=True):
+    """A host's clock beside the clock of `reference`. offset_ns: how far it is ahead, at the first collective."""
+
+    host: str
+    reference: str
+    offset_ns: int | None = None
+    drift_ppm: float | None = None  # above 0: it is faster
+    error_us: float | None = None  # 90 % of the collectives' ends agree to this
+    bound_us: float | None = None  # further off contradicts a collective
+    collectives: int = 0  # that the two have in common
+    reason: str = ""  # why its times were not brought to the reference's clock
+
+
 class Straggler(msgspec.Struct, kw_only=True):
-    """How one rank came to the collectives that it shares with others of its host."""
+    """How one rank came to the collectives that it shares with others of hosts with one clock."""
 
     rank: int
     gpu: str
@@ -93,6 +106,7 @@ class Peers(msgspec.Struct, kw_only=True):
     matched_pct: float | None = None  # of the kernels of collectives
     uncertainty_us: float | None = None  # how well times of two GPUs agree
     reason: str = ""
+    hosts: list[HostAlignment] = []  # beside the reference; empty: the run has one host
     ranks: list[Straggler] = []
 
 

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who comes last: kernels of the same collective on different GPUs of a host, side by side.
+"""Who comes last: kernels of the same collective on different GPUs, side by side.
 
 A communicator's members make the same sequence of collectives, so a kernel's place in that sequence says which kernels
-belong together. Until the last of them has started, the others wait inside theirs. Hosts' clocks differ: only ranks of
-the same host are compared.
+belong together. Until the last of them has started, the others wait inside theirs. Ranks of several hosts are compared
+where the hosts' clocks are aligned (traces/host_clocks.py), else those of each host.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import numpy.typing as npt
 import polars as pl
 
 from powerccl.analysis import intervals as iv
+from powerccl.analysis.host_alignment import alignments, domain, error_ns
 from powerccl.analysis.report_findings import Peers, Straggler
 from powerccl.traces import records
 from powerccl.traces.folder import RunData
@@ -37,7 +38,7 @@ Ints = npt.NDArray[np.int64]
 
 @dataclass
 class Matched:
-    """Of each kernel that was asked for: ns it waited for its host's other ranks, -1 where that is not known."""
+    """Of each kernel that was asked for: ns it waited for the other ranks, -1 where that is not known."""
 
     waiting_ns: Ints
     peers: Peers
@@ -51,7 +52,7 @@ class Matched:
 class Sequence:
     """Of each kernel its place in its communicator's sequence, which says which kernels belong together.
 
-    `group`: number of the communicator on its host; -1: the kernel is compared with none. `ordinal`: -1: not
+    `group`: number of the communicator on its clock; -1: the kernel is compared with none. `ordinal`: -1: not
     known. `inside`: the kernels that are looked at; others only tell when their ranks came. `collectives`: how many of
     those inside are collective. `inside`, `kernels` (rank, start_ns and stop_ns of all): None: all are inside.
     """
@@ -104,12 +105,13 @@ def match(run: RunData, sequence: Sequence, kernels: pl.DataFrame) -> Matched:
     rank, start, stop = (every[name].to_numpy() for name in ("rank", "start_ns", "stop_ns"))
     waiting = np.full(len(every), -1, dtype=np.int64)
     last_rank, others = np.full(len(every), -1, dtype=np.int32), np.zeros(len(every), dtype=np.int64)
-    reason = _why_not(run, len(kernels))
+    reason, hosts = _why_not(run, len(kernels)), alignments(run)
     if not reason and not (sequence.group[inside] >= 0).any():
         reason = "no collective was timed on two ranks of a host"
     if reason:
-        return Matched(waiting[inside], Peers(reason=reason), last_rank[inside], others[inside])
+        return Matched(waiting[inside], Peers(reason=reason, hosts=hosts), last_rank[inside], others[inside])
     uncertainty_ns = max((trace.clock_map.spread_ns for trace in run.ranks if trace.clock_map.pairs), default=0.0)
+    uncertainty_ns = max(uncertainty_ns, error_ns(run))
     members = _Members(run)
     tally = _Tally(np.array(sorted({trace.rank for trace in run.ranks})))
     for group, order in _side_by_side(sequence, start):
@@ -119,7 +121,7 @@ def match(run: RunData, sequence: Sequence, kernels: pl.DataFrame) -> Matched:
         first = np.flatnonzero(opens)
         last = np.append(first[1:], len(order)) - 1
         of = np.cumsum(opens) - 1
-        # All members of the host, each once: else a rank is missing that the others may have waited for.
+        # All members on hosts with one clock, each once: else a rank is missing that the others may have waited for.
         whole = last - first + 1 == most
         begin, end = start[order], stop[order]
         # Two kernels of one collective overlap; those that do not were taken for each other.
@@ -136,6 +138,7 @@ def match(run: RunData, sequence: Sequence, kernels: pl.DataFrame) -> Matched:
         late = whole & here[last] & clear
         tally.late(rank[order[last[late]]], (begin[last] - next_ns)[late])
     peers = Peers(
+        hosts=hosts,
         matched_pct=100.0 * int(tally.count.sum()) / max(sequence.collectives, 1),
         uncertainty_us=uncertainty_ns / 1e3,
         ranks=_rank_rows(run, tally),
@@ -232,7 +235,7 @@ class Costs:
 def _why_not(run: RunData, kernels: int) -> str:
     if not kernels:
         return "no kernel of communication was timed"
-    hosts = [trace.host for trace in run.ranks]
+    hosts = [domain(run, trace.host) for trace in run.ranks]
     if len(set(hosts)) == len(hosts):
         return "each host has one rank, and hosts' clocks differ" if len(hosts) > 1 else "the job has one rank"
     return ""
@@ -277,7 +280,10 @@ def _replays(key: Ints, start: Ints) -> Ints:
 
 
 class _Members:
-    """The communicators of each host: a number for each, and how many ranks of the host it has (`counts`)."""
+    """The communicators of each clock: a number for each, and how many ranks with that clock it has (`counts`).
+
+    Hosts that are aligned have one clock.
+    """
 
     def __init__(self, run: RunData) -> None:
         numbers: dict[tuple[str, int, int], int] = {}
@@ -287,7 +293,7 @@ class _Members:
             for row in trace.kinds[records.COMM]:
                 if int(row["flags"]) & records.FLAG_ENDED:
                     continue
-                number = numbers.setdefault((trace.host, trace.job, int(row["comm_id"])), len(numbers))
+                number = numbers.setdefault((domain(run, trace.host), trace.job, int(row["comm_id"])), len(numbers))
                 self.of[trace.rank, int(row["comm"])] = number
                 counts += [0] * (number + 1 - len(counts))
                 counts[number] += 1
@@ -295,7 +301,7 @@ class _Members:
 
 
 def _communicators(run: RunData, kernels: pl.DataFrame) -> tuple[npt.NDArray[np.int32], Ints]:
-    """Of each kernel: the number of its communicator on its host (-1: not known), and how many ranks that has there."""
+    """Of each kernel: the number of its communicator on its clock (-1: not known), and how many ranks that has there."""
     members = _Members(run)
     pairs = kernels.select("rank", "comm").unique(maintain_order=True)
     numbers = [members.of.get(pair, -1) for pair in pairs.iter_rows()]

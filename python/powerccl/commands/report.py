@@ -51,6 +51,7 @@ if TYPE_CHECKING:
     "[default: auto]",
 )
 @click.option("--window", default="", metavar="FROM:TO", help="Report this part only, in seconds from the run's start.")
+@click.option("--slurm-energy", is_flag=True, help="Also print the energy that Slurm counted, as sacct has it.")
 @tariff_options
 @runs_dir_option
 @click.option("-q", "--quiet", is_flag=True, help="Print errors only.")
@@ -64,6 +65,7 @@ def command(
     platform: str,
     ways: str,
     window: str,
+    slurm_energy: bool,
     price: str,
     carbon: str,
     pue: float | None,
@@ -152,6 +154,10 @@ def command(
 
         console = Console(stderr=json_file == "-")
         print_report(console, findings)
+        if slurm_energy:
+            from powerccl.commandline.slurm_energy import slurm_energy_line
+
+            console.print(slurm_energy_line(summary.labels))
         written = {"page": html_file, "perfetto": perfetto, "tables": csv_folder}
         for what, path in written.items():
             if path:

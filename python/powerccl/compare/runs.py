@@ -66,7 +66,8 @@ def read_run_member(
     built = whole_run(run)
     summary = summarise(run, reference=reference, built=built)
     gpus = frozenset(gpu.gpu for gpu in summary.gpus)
-    member = Member(folder, RUN, emulated=summary.emulated, failed=summary.exit_code != 0, gpus=gpus)
+    failed = bool(summary.exit_code) or not summary.finished
+    member = Member(folder, RUN, emulated=summary.emulated, failed=failed, gpus=gpus)
     for what, unit, number in run_figures(summary):
         if number is not None:
             si, factor = _SI.get(unit, (unit, 1.0))
@@ -248,7 +249,7 @@ def _facts(member: Member, run: RunData, summary: RunSummary) -> None:
 
 
 def _warnings(member: Member, run: RunData, summary: RunSummary) -> None:
-    if summary.exit_code is None:
+    if not summary.finished:
         member.warnings.append("did not end, or its launcher was killed: its wall time is as far as its record goes")
     elif summary.exit_code:
         member.warnings.append(f"ended with exit code {summary.exit_code}")

@@ -305,11 +305,11 @@ def _details(run: Run, summary: RunSummary, traced: Analysed | None, rows: Rows)
 
 
 def _peer_watts(summary: RunSummary, late: Straggler) -> tuple[float | None, str]:
-    """Mean power of the other GPUs of the host while they wait, and what it is from.
+    """Mean power of the job's other GPUs while they wait, and what it is from.
 
     They wait in kernels of communication. Where these were too short for the samples, it is the mean of the whole run.
     """
-    peers = [gpu for gpu in summary.gpus if gpu.host == late.host and gpu.gpu != late.gpu]
+    peers = [gpu for gpu in summary.gpus if gpu.gpu != late.gpu]
     for figures, source in (
         ([gpu.communication_watts for gpu in peers], "communication"),
         ([gpu.average_watts for gpu in peers], "run"),

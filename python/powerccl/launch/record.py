@@ -64,7 +64,7 @@ def record(request: Request, say: Callable[[str], None], child: Child | None = N
         environment: Mapping[str, str] = plain
         output = None
         try:
-            recording = Recording(request, _prepare(request, plain, server, clock, say), say)
+            recording = Recording(request, prepare(request, plain, server, clock, say), say)
             environment = recording.begin()
             output = recording.folder / request.output if request.output else None
         except (PowercclError, ChildNotStartedError):
@@ -125,7 +125,7 @@ def _give_way(request: Request, plain: Mapping[str, str], say: Callable[[str], N
     become(request.command, _unrecorded(request, plain))
 
 
-def _prepare(
+def prepare(
     request: Request,
     plain: Mapping[str, str],
     server: EmulatedServer,

@@ -35,6 +35,7 @@ from powerccl.users import user_name
 
 if TYPE_CHECKING:
     from powerccl.launch.daemon import PrivateDaemon
+    from powerccl.launch.remote_agents import RemoteAgents
 
 ELSEWHERE = "name another folder with --runs-dir DIR"
 NVIDIA_DEVICE = Path("/dev/nvidiactl")  # the driver makes it; a job on a node without it has no GPU part
@@ -74,6 +75,7 @@ class Recording:
         self.say = say
         self.folder = job.folder
         self._agent: NodeAgent | None = None
+        self._remote: RemoteAgents | None = None
         self._daemon: PrivateDaemon | None = None
         self._info = RunInfo(request.command)
         self._no_preload = ""
@@ -142,11 +144,29 @@ class Recording:
             several = job.launcher is not None and not job.launcher.alone_on_node(job.base)
             self._agent = NodeAgent(job.native, self.folder, request.interval_ms, job.base, events, several)
             self._unsampled += self._agent.start(self.say)
+        if job.launcher is None and request.interval_ms > 0 and is_launcher(request.command):
+            self._start_remote_agents()
         if request.emulate or NVIDIA_DEVICE.exists():
             self._tell_unsampled()
 
-    def end(self, ended: Ended, environment: Mapping[str, str]) -> None:
+    def _start_remote_agents(self) -> None:
+        from powerccl.launch.remote_agents import RemoteAgents, launch_of
+
+        if launch := launch_of(self.request.command, self.job.base):
+            self._remote = RemoteAgents(self.job.native, self.folder, self.request.interval_ms, launch)
+            self._remote.start(self.job.base, self.say)
+
+    def run_by(self, command: list[str]) -> None:
+        """State the job's command where it is known only once the job runs; empty: it is not known."""
+        self._info.command = command
+        if self.job.leads:
+            with contextlib.suppress(OSError):
+                write_run_info(self.folder, self._info)
+
+    def end(self, ended: Ended | None, environment: Mapping[str, str]) -> None:
         """Let the helpers go and write how the job ended, and why no rank left a trace, if so.
+
+        `ended`: None where this process cannot know the job's exit code.
 
         Raises:
             OSError: the folder cannot be written.
@@ -154,14 +174,17 @@ class Recording:
         self._info.end_ns = monotonic_ns()
         if self._agent:
             self._agent.ask_to_end(self.say)  # first: its last readings are the energy counters' at the job's end
+        if self._remote:
+            self._remote.ask_to_end()
         self.leave()
         if any(self.folder.glob("rank-*.trace")):
             self._tell_unsampled()
-        self._info.exit_code, self._info.signal = ended.code, ended.signal
+        if ended:
+            self._info.exit_code, self._info.signal = ended.code, ended.signal
         if not self.job.leads:
             return
         if not any(self.folder.glob("*.trace")):
-            self._info.unrecorded = self._cause(ended, environment)
+            self._info.unrecorded = self._cause(ended or Ended(0, None), environment)
         if not self.folder.is_dir():
             self.say(self._info.unrecorded)
             return
@@ -174,7 +197,7 @@ class Recording:
         launcher = self.job.launcher
         return find_cause(
             Evidence(
-                command=self.request.command,
+                command=self._info.command or self.request.command,
                 environment=environment,
                 folder=self.folder,
                 code=ended.code,
@@ -190,8 +213,8 @@ class Recording:
 
     def leave(self) -> None:
         """End the helpers; a fault with one leaves the other to be ended."""
-        daemon, agent = self._daemon, self._agent
-        self._daemon = self._agent = None
+        daemon, agent, remote = self._daemon, self._agent, self._remote
+        self._daemon = self._agent = self._remote = None
         try:
             if daemon:
                 daemon.end(self.say)
@@ -202,6 +225,11 @@ class Recording:
                 self._seen = agent.end(self.say)
         except Exception as error:
             self.say(f"cannot end powerccl-agent: {one_line(error)}")
+        try:
+            if remote:
+                remote.end(self.say)
+        except Exception as error:
+            self.say(f"cannot end the agents of other hosts: {one_line(error)}")
 
     def _tell_unsampled(self) -> None:
         """Say why no GPU is sampled. Where this node has none, only a job that used GPUs misses it."""

@@ -25,7 +25,7 @@ EXPLANATIONS: dict[str, tuple[str, ...]] = {
         "Exposed: the GPU computes nothing meanwhile.",
         "Stalled: computation waits for communication whose kernel was not timed.",
         "Computing or idle: the rest. Only a trace of torch.profiler tells the two apart (--kineto).",
-        "Waiting is compared among ranks of one host, because the clocks of hosts differ.",
+        "Waiting is compared among ranks of hosts whose clocks are aligned by collectives, else of one host.",
     ),
     "iterations": (
         "An iteration is found where the sequence of communication repeats. It is cut at the widest gap.",

@@ -80,7 +80,9 @@ def ranks_text(summary: RunSummary) -> str:
 
 def facts(summary: RunSummary) -> list[str]:
     """What ran and how it ended, in few words each."""
-    ended = "unfinished" if summary.exit_code is None else f"exit {summary.exit_code}"
+    ended = f"exit {summary.exit_code}"
+    if summary.exit_code is None:  # a step of Slurm that was recorded from its tasks' prolog ends without one
+        ended = "exit not known" if summary.finished else "unfinished"
     parts = []
     if of_gpus(summary):
         parts = [ranks_text(summary), f"policy {summary.policy or '?'}"]

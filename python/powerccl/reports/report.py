@@ -29,6 +29,7 @@ from powerccl.quantities import (
     window,
 )
 from powerccl.reports.headline import headline
+from powerccl.reports.host_clocks import host_clock_lines
 from powerccl.reports.next_steps import print_next_steps
 from powerccl.reports.table import Table
 from powerccl.reports.terminal import (
@@ -57,6 +58,8 @@ def print_report(console: Console, findings: ReportFindings) -> None:
         _print_parts(console, findings)
     if findings.summary.ranks and (findings.peers.ranks or findings.peers.reason):
         console.print(straggler_line(findings.peers, findings.summary.rank_name))
+    for line in host_clock_lines(findings.peers.hosts):
+        console.print(line)
     if findings.link:
         console.print()
         console.print(_link(findings, console.width < NARROW))

@@ -31,6 +31,7 @@ from powerccl.reports import iterations_chart
 from powerccl.reports.cost import cost_lines, small_print
 from powerccl.reports.explanations import EXPLANATIONS
 from powerccl.reports.headline import headline
+from powerccl.reports.host_clocks import host_clock_lines
 from powerccl.reports.job import clock_line, facts, of_gpus, whose
 from powerccl.reports.next_steps import NOTHING, about
 from powerccl.reports.page import axis, layout, render, sentences
@@ -97,7 +98,10 @@ def report_page(made: Report) -> str:
         ],
         more_iterations=iterations_lines(findings, findings.iterations[MOST_HOSTS:]),
         closest=microseconds(2 * findings.peers.uncertainty_us) if findings.peers.uncertainty_us else "",
-        straggler=sentences(*straggler_line(findings.peers, summary.rank_name).splitlines()) if summary.ranks else [],
+        straggler=[
+            *(sentences(*straggler_line(findings.peers, summary.rank_name).splitlines()) if summary.ranks else []),
+            *sentences(*host_clock_lines(findings.peers.hosts)),
+        ],
         tables=tables(findings),
         ways=findings.ways,
         ways_lines=[*possible_lines(findings.ways), *what_to_write(findings.ways)] if findings.ways else [],

@@ -46,6 +46,7 @@ def write_csv(findings: ReportFindings, folder: Path) -> list[Path]:
         "energy": _plain(findings.energy.kinds),
         "bandwidth": _plain(findings.link),
         "stragglers": _plain(findings.peers.ranks),
+        "host-clocks": _plain(findings.peers.hosts),
         "clocks": _plain(findings.clock_effects),
         "gpus": _plain(findings.summary.gpus),
         "cost": _cost(findings.cost) if findings.cost else [],

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from powerccl.traces.cpu import CpuLog
+    from powerccl.traces.host_clocks import HostClocks
     from powerccl.traces.large import Census, Scan
     from powerccl.traces.power import PowerLog
     from powerccl.traces.rank import RankTrace
@@ -60,6 +61,7 @@ class RunData:
     power: list[PowerLog] = field(default_factory=list)
     helpers: list[HelperEvent] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
+    host_clocks: HostClocks | None = None  # which hosts' times are of one clock; None: each host has its own
     late: str = ""  # why an emulated run's times are not its platform's: all that was recorded is read nevertheless
 
     @property
@@ -106,6 +108,8 @@ def read_run(
         FileNotFoundError: there is no such folder.
     """
     from powerccl.traces.cpu import read_cpu
+    from powerccl.traces.host_clocks import align_hosts
+    from powerccl.traces.host_ends import abrupt_ends, unsampled_hosts
     from powerccl.traces.rank import read_rank
 
     if not folder.is_dir():
@@ -136,6 +140,8 @@ def read_run(
     run.ranks.sort(key=lambda trace: (trace.rank, trace.start_ns))
     run.mpi.sort(key=lambda trace: (trace.rank, trace.start_ns))
     run.helpers = [event for events in _read_each(run, f"{HELPERS}*{SUFFIX}", read_helper_events) for event in events]
+    run.problems += [*unsampled_hosts(run.cpu, run.mpi), *abrupt_ends(run.cpu, [*run.ranks, *run.mpi])]
+    run.host_clocks = align_hosts(run.ranks, run.mpi, run.power, run.cpu, run.helpers, info.host if info else "")
     run.problems += [problem for rank in [*run.ranks, *run.mpi] for problem in rank.problems]
     run.problems += [problem for log in run.power for problem in log.problems]
     run.problems += [problem for log in run.cpu for problem in log.problems]

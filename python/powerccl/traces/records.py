@@ -166,7 +166,7 @@ LAYOUTS: dict[int, np.dtype[np.void]] = {
             ("function", "<u2"),
             ("thread", "<u2"),
             ("peer", "<i4"),
-            ("reserved", "<u8"),
+            ("sequence", "<u8"),
         ]
     ),
     MPI_TOTAL: np.dtype(

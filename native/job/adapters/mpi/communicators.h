@@ -33,6 +33,12 @@ class Communicators {
   // Handles have another meaning from now on: MPI was down meanwhile. What is in the trace keeps its index.
   void forget_handles();
 
+  // Counts calls on a communicator that no rank leaves before all ranks have entered, from 1. All its ranks make them
+  // in one order, so that a number names the same call on each.
+  uint64_t count_synchronising(uint32_t index) {
+    return index < kMost ? synchronising_[index].fetch_add(1, std::memory_order_relaxed) + 1 : 0;
+  }
+
   uint32_t generation() const { return generation_.load(std::memory_order_acquire); }
 
  private:
@@ -54,6 +60,7 @@ class Communicators {
   std::atomic<uint32_t> generation_{1};
   Slot slots_[kMost];
   Members members_[kMost];  // by index
+  std::atomic<uint64_t> synchronising_[kMost] = {};
   uint32_t indices_ = 0;
   Word world_group_ = 0;
 };

@@ -1,0 +1,68 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Hosts of a run that ended in the middle of it: killed, or without power.
+
+An agent writes `ended_ns` as its last line. Where one host has that line and another does not, all processes of the
+other one ended before they could, unless they still run.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from powerccl import quantities
+from powerccl.traces.sample_file import number_of
+
+if TYPE_CHECKING:
+    from powerccl.traces.cpu import CpuLog
+    from powerccl.traces.rank import RankTrace
+
+AGAIN_NS = 1_000_000_000  # rows later than that behind the line are those of another agent
+# Rows wait for a second in an agent, and it ends within seconds of its job. A host that was silent for this long has
+# ended. At half, a host that ends last could be taken for a killed one. At double, a killed one is named later.
+SILENT_NS = 4_000_000_000
+APART_NS = 1_000_000_000  # between wall clocks of hosts, and between an agent's looks at its two clocks
+
+
+def abrupt_ends(cpu: Sequence[CpuLog], traces: Sequence[RankTrace]) -> list[str]:
+    """A sentence of each host whose agent ended before it could say so, while others went on to their end."""
+    ends = [_end(log, traces) for log in cpu if len(log.samples)]
+    finished = [last_ns for _, last_ns, in_order in ends if in_order]
+    if not finished:
+        return []
+    origin = min(_wall_ns(log, int(log.samples["time_ns"].to_numpy()[0])) for log in cpu if len(log.samples))
+    said = []
+    for host, last_ns, in_order in ends:
+        if in_order or last_ns > max(finished) + APART_NS or last_ns > time.time_ns() - SILENT_NS:
+            continue
+        before = quantities.seconds(max(max(finished) - last_ns, 0) / 1e9)
+        said.append(
+            f"{host} was killed, or lost power: its record ends at second {(last_ns - origin) / 1e9:.1f}, {before}"
+            " before the last host's"
+        )
+    return said
+
+
+def unsampled_hosts(cpu: Sequence[CpuLog], mpi: Sequence[RankTrace]) -> list[str]:
+    """A sentence on hosts whose processes called MPI where no agent sampled; GPUs without samples are named as such."""
+    sampled = {log.host for log in cpu} | {log.boot_id for log in cpu if log.boot_id}
+    hosts = [trace.host for trace in mpi if sampled.isdisjoint((trace.host, trace.boot_id))]
+    if not cpu or not hosts:
+        return []
+    names = ", ".join(dict.fromkeys(hosts))
+    return [f"no powerccl-agent ran on {names}: `mpiexec powerccl run -- PROGRAM` samples each host of a job"]
+
+
+def _end(log: CpuLog, traces: Sequence[RankTrace]) -> tuple[str, int, bool]:
+    """A host, when its record ends, and whether its agent ended in order. Hosts agree on the wall clock at least."""
+    ended_ns = number_of(log.about, "ended_ns")
+    last_ns = int(log.samples["time_ns"].to_numpy().max())
+    latest = (trace.last_ns() for trace in traces if trace.host == log.host)
+    in_order = ended_ns > 0 and last_ns <= ended_ns + AGAIN_NS
+    return log.host, _wall_ns(log, max(last_ns, *latest, ended_ns if in_order else 0)), in_order
+
+
+def _wall_ns(log: CpuLog, time_ns: int) -> int:
+    wall = log.about.get("start_realtime_ns", "")
+    return time_ns - number_of(log.about, "start_ns") + (int(wall) if wall.isdecimal() and len(wall) < 20 else 0)
