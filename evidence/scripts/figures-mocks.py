@@ -33,7 +33,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT), str(ROOT / "tests/e2e"), str(ROOT / "tests")]
 
-import yaml  # type: ignore[import-untyped]
+import yaml
 from daemon_process import Daemon
 from lease_client import NOT_ALLOWED, OK, SETTLED, SHOW_FILE, Client
 from support.figures import count, show, write

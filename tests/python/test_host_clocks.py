@@ -116,6 +116,13 @@ def test_straggler_on_another_host_is_named(tmp_path: Path) -> None:
     assert float(line.partition("drift ")[2].split()[0]) == pytest.approx(50, abs=1)
 
 
+def test_records_that_are_read_again_have_the_reference_clock_too(tmp_path: Path) -> None:
+    folder = Job(late_rank=3, late_ns=10 * MS).write(tmp_path / "run")
+    at_once, in_turn = report(folder).findings, report(folder, kept_records=1).findings
+    assert in_turn.peers == at_once.peers
+    assert [row.waiting_s for row in in_turn.ranks] == pytest.approx([row.waiting_s for row in at_once.ranks])
+
+
 def test_hosts_without_a_collective_in_common_are_named(tmp_path: Path) -> None:
     made = report(Job(communicators={1: 0x1234}).write(tmp_path / "run"))
     assert host_clock_lines(made.findings.peers.hosts) == [

@@ -301,7 +301,7 @@ class _Members:
 
 
 def _communicators(run: RunData, kernels: pl.DataFrame) -> tuple[npt.NDArray[np.int32], Ints]:
-    """Of each kernel: the number of its communicator on its clock (-1: not known), and how many ranks that has there."""
+    """Of each kernel: its communicator's number on its clock (-1: not known), and how many ranks that has there."""
     members = _Members(run)
     pairs = kernels.select("rank", "comm").unique(maintain_order=True)
     numbers = [members.of.get(pair, -1) for pair in pairs.iter_rows()]
