@@ -330,8 +330,9 @@ def _throttles(masks: Iterable[str | None]) -> list[str]:
 
 
 def _mean(values: Iterable[float | None]) -> float | None:
-    known = [value for value in values if value is not None and np.isfinite(value)]
-    return float(np.mean(known)) if known else None
+    known = np.asarray(values if isinstance(values, np.ndarray) else list(values), dtype=np.float64)  # None: no number
+    known = known[np.isfinite(known)]
+    return float(known.mean()) if len(known) else None
 
 
 def _missing(run: RunData, gpu: _Sampled, hosts: int) -> str:

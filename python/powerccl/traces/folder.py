@@ -165,7 +165,7 @@ def _read_power(run: RunData) -> None:
     info = run.info
     clock = (info.host, info.start_ns, info.end_ns) if info else None
     most_rows = max(MOST_ROWS // max(len(_paths(run, "power-*.csv")), 1), 1)
-    run.power = _read_each(run, "power-*.csv", lambda path: read_power(path, clock, most_rows))
+    run.power = _read_each(run, "power-*.csv", lambda path: read_power(path, clock, most_rows), SCANNERS)
     for log in run.power:
         if info and not info.launcher and log.host == info.host:
             log.environment = info.environment
