@@ -91,7 +91,9 @@ def test_a_killed_host_is_named(
     assert eventually(lambda: any("killed" in text for text in read_run(made).problems), 20)
     run = read_run(made)
     assert len(run.ranks) == 4
-    assert [text.partition(":")[0] for text in run.problems if "killed" in text] == ["node2 was killed, or lost power"]
+    assert [text.partition(":")[0] for text in run.problems if "killed" in text] == [
+        "node2 was killed, lost power or could not write"
+    ]
 
 
 def test_mpiexec_samples_each_host_or_says_which_not(

@@ -36,7 +36,10 @@ def problems(folder: Path) -> list[str]:
         (
             (5000, True, 0),
             (3000, False, 0),
-            ["node2 was killed, or lost power: its record ends at second 3.0, 2.00 s before the last host's"],
+            [
+                "node2 was killed, lost power or could not write:"
+                " its record ends at second 3.0, 2.00 s before the last host's"
+            ],
         ),
         ((5000, True, 0), (5000, True, 0), []),
         ((5000, True, 0), (2000, True, 0), []),  # its part of the job was over
@@ -45,7 +48,10 @@ def problems(folder: Path) -> list[str]:
         (
             (9000, True, 0),
             (2000, True, 5000),
-            ["node2 was killed, or lost power: its record ends at second 7.0, 2.00 s before the last host's"],
+            [
+                "node2 was killed, lost power or could not write:"
+                " its record ends at second 7.0, 2.00 s before the last host's"
+            ],
         ),
     ],
     ids=["killed", "both", "earlier", "none", "running", "killed later"],

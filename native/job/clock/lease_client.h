@@ -10,11 +10,6 @@
 
 namespace powerccl {
 
-// One connection to powerccld: whole messages (abi/lease.h) out and in. Nothing here waits past the given deadline, and
-// messages are checked on arrival. One thread's but for forget().
-//
-// The job may close the descriptor and be given its number again, so before each use the socket is shown to be this
-// one. Where it is not, the connection is over, and the descriptor is not touched.
 // What the daemon says to one that asks for clocks.
 union LeaseMessage {
   powerccl_lease_header header;
@@ -22,6 +17,11 @@ union LeaseMessage {
   powerccl_lease_reply reply;
 };
 
+// One connection to powerccld: whole messages (abi/lease.h) out and in. Nothing here waits past the given deadline, and
+// messages are checked on arrival. One thread's but for forget().
+//
+// The job may close the descriptor and be given its number again, so before each use the socket is shown to be this
+// one. Where it is not, the connection is over, and the descriptor is not touched.
 class LeaseConnection {
  public:
   // kNothing: not in time. kGone: it has ended. The others mean that the daemon does not speak this protocol.

@@ -72,7 +72,9 @@ class LearningPolicy final : public ClockPolicy {
   // What a clock call stalls a GPU for at most, ns. Behind a change of the clock so much of an outlier counts.
   static constexpr double kStallNs = 1e8;
   // Least budget, as a fraction. Training on H100s has Allan deviations of 0.1 to 0.3 % over 10 to 20 s, so nothing
-  // smaller can be kept. A budget of 0 means it: only what costs nothing that can be measured.
+  // smaller can be kept. Smaller budgets, 0 included, count as this one. At half, noise alone raises the clock. At
+  // double,
+  // `--max-slowdown 0` allows what can be measured.
   static constexpr double kLeastBudget = 0.002;
   // Part of the budget that is aimed at. The rest pays for rounds that found a clock too low.
   static constexpr double kPart = 0.85;

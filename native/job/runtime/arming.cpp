@@ -73,7 +73,7 @@ void Runtime::choose_policy(Gpu* gpu, char* note, size_t note_size) {
     hint = "use POWERCCL_CLOCKS=dry, or `powerccl run --set-clocks`";
   } else if (strncmp(gpu->identity.uuid, "MIG-", 4) == 0) {
     short_reason = "a MIG slice has no clock";
-    snprintf(reason, sizeof(reason), "this is a MIG slice, which shares the clock of chosen GPU with other slices");
+    snprintf(reason, sizeof(reason), "this is a MIG slice, which shares its GPU's clock with other slices");
     hint = "only whole GPUs have clocks; root can join the slices with `nvidia-smi -mig 0`";
   } else if (per_call && adapter_.sees_calls ? adapter_.call_behind == nullptr
                                              : environment_.kernel_events == KernelEvents::kNone) {

@@ -22,11 +22,6 @@
 
 namespace powerccl::agent {
 
-// Reads one GPU: which metrics are due, of what moment the values are, and what to do while it answers with errors.
-//
-// The row's time is the middle of the power reading, so it is off by half of that call at most. A visit longer than
-// three intervals has no row. Its values may be of any moment in it, and the report counts such a stretch as a gap
-// anyway.
 extern const char* const kMetricNames[device::kMetrics];
 
 using Periods = std::array<int64_t, device::kMetrics>;
@@ -35,7 +30,11 @@ using Periods = std::array<int64_t, device::kMetrics>;
 Periods plan_periods(const device::Sampling& sampling, const device::SampledGpu& gpu, unsigned gpus,
                      int64_t interval_ns);
 
-// Used by one thread at a time.
+// Reads one GPU: which metrics are due, of what moment the values are, and what to do while it answers with errors.
+//
+// The row's time is the middle of the power reading, so it is off by half of that call at most. A visit longer than
+// three intervals has no row. Its values may be of any moment in it, and the report counts such a stretch as a gap
+// anyway. Used by one thread at a time.
 class GpuReader {
  public:
   GpuReader(uint32_t index, int64_t interval_ns) : index_(index), interval_ns_(interval_ns) {}

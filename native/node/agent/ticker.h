@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Does something at fixed moments until it is stopped.
+// Does something at fixed moments until it is stopped, and how often each metric is worth its price.
 #pragma once
 #include <array>
 #include <cstdint>
@@ -11,12 +11,11 @@
 
 namespace powerccl::agent {
 
-// How often each metric is worth its price.
-//
 // On an H200 one read of the total-energy counter takes 2.4 to 4 ms, two thousand times a power reading. Its value does
 // not change for 100 ms (docs/concepts/hardware.md). On an emulated GPU everything is cheap. So prices are measured at
 // start, on the first GPU. Expensive metrics are read less often, spread over the GPUs so that no tick pays for all of
 // them.
+
 // A gap is what is longer than three sampling periods (docs/reference/run-folder.md). A read that takes longer than
 // that is a gap as well: its value may be of any moment in it.
 inline constexpr int64_t kLongestReadIntervals = 3;

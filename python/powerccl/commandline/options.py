@@ -26,7 +26,7 @@ max_slowdown_option = click.option(
     "--max-slowdown",
     type=click.FloatRange(*SLOWDOWN_RANGE_PCT),
     metavar="PERCENT",
-    help="Largest slowdown of the job's iterations that auto may cause. 0: only what costs nothing measurable."
+    help="Largest slowdown of the job's iterations that auto may cause. Below 0.2 it is 0.2: less cannot be measured."
     f"  [default: {DEFAULT_SLOWDOWN_PCT:g}]",
 )
 

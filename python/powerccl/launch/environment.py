@@ -28,6 +28,7 @@ RECORDED_PREFIXES = (
 RECORDED = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "LD_PRELOAD", "LD_LIBRARY_PATH")
 
 SLOWDOWN_VARIABLE = "POWERCCL_MAX_SLOWDOWN"
+LEAST_BUDGET_PCT = 0.2  # a smaller one is taken as this (kLeastBudget in native/job/policy/learning_policy.h)
 SLOWDOWN_RANGE_PCT = (0.0, 100.0)  # that the runtime takes (native/job/base/environment.cpp)
 DEFAULT_SLOWDOWN_PCT = 1.0
 

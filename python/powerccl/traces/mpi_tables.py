@@ -85,7 +85,7 @@ def mpi_totals(run: RunData) -> pl.DataFrame:
 
 
 def mpi_calls(run: RunData) -> pl.DataFrame:
-    """Blocking calls that took long, each alone; shorter ones are in `mpi_totals` only.
+    """Calls that are recorded alone: long ones, and some of those that synchronise all ranks. `mpi_totals` has all.
 
     Columns: trace, job, rank, host, comm_id, comm_name, nranks, function, thread, start_ns, stop_ns, wait_ns, sleep_ns,
     bytes.

@@ -16,6 +16,7 @@ from powerccl.analysis.energy import Times, energy_curves
 from powerccl.analysis.programs.calls import NoProgramError
 from powerccl.analysis.programs.recording import Recording
 from powerccl.estimate import Estimate
+from powerccl.launch.environment import LEAST_BUDGET_PCT
 from powerccl.platforms.conf import changed, model_of, modelled
 from powerccl.platforms.policy_table import policy_table
 from powerccl.platforms.schema import PlatformProfile
@@ -180,7 +181,7 @@ def _predict(prediction: WhatIf, cases: list[tuple[Unknown, Model]], simulator: 
                 slowdown_pct=Estimate(slower[0], min(slower), max(slower)),
                 saved_watts=(plain.watts - likely.watts) / prediction.ranks,
                 switches_per_s=likely.switches_per_s,
-                within_budget=slower[0] <= terms.budget_pct,
+                within_budget=slower[0] <= max(terms.budget_pct, LEAST_BUDGET_PCT),
             )
         )
         if policy == "auto":

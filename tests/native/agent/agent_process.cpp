@@ -165,7 +165,8 @@ PowerSamples read_power_file(const std::string& path) {
   for (const std::string& line : lines_of(path)) {
     if (line.starts_with("# ")) {
       size_t colon = line.find(": ");
-      samples.whole = samples.whole && columns.empty() && colon != std::string::npos;
+      const bool last = line.starts_with("# ended_ns");  // the only one behind the rows
+      samples.whole = samples.whole && (columns.empty() || last) && colon != std::string::npos;
       samples.about[line.substr(2, colon - 2)] = line.substr(colon + 2);
     } else if (columns.empty()) {
       columns = split(line);

@@ -191,6 +191,7 @@ TEST_F(CpuSamplingTest, EnergyAndTimeAreThereWithoutAnyGpu) {
   EXPECT_EQ(samples.about["package-0_max_energy_range_uj"], "262143328850");
   EXPECT_EQ(samples.about["package-0/dram_max_energy_range_uj"], "262143328850");
   EXPECT_FALSE(samples.about.contains("energy_reason"));
+  EXPECT_GE(std::stol(samples.about["ended_ns"]), std::stol(samples.rows.back()["time_ns"]));
   std::map<std::string, std::vector<long>> times;
   for (auto& row : samples.rows) {
     times[row["domain"]].push_back(std::stol(row["time_ns"]));

@@ -45,7 +45,8 @@ uint64_t bytes_of(ThreadState* thread, Function function, bool large, const Word
 // KiB more a rank.
 constexpr uint64_t kSampledOfOctave = 64;
 
-// No rank leaves such a call before all ranks have entered. Without data, only a barrier is sure to wait.
+// No rank leaves such a call before all ranks have entered. Without data, only a barrier is sure to wait. A rank that
+// gets nothing of a reduce-scatter with counts may leave early.
 bool synchronises(Function function, const CommunicatorKnown& communicator, uint64_t bytes) {
   if (communicator.inter || communicator.size < 2) return false;
   switch (function) {
@@ -54,7 +55,6 @@ bool synchronises(Function function, const CommunicatorKnown& communicator, uint
     case kAllreduce:
     case kAllgather:
     case kAlltoall:
-    case kReduce_scatter:
     case kReduce_scatter_block:
       return bytes > 0;
     default:
@@ -151,7 +151,7 @@ void account(ThreadState* thread, Function function, bool large, const Word* arg
   }
   call.function = function;
   call.comm = communicator.index;
-  call.call_ticks = stop - thread->start;
+  call.call_ticks = stop > thread->start ? stop - thread->start : 0;  // Arm may read the counter early
   call.wait_ticks = thread->waiter.wait_ticks();
   call.sleep_ticks = thread->waiter.sleep_ticks();
   thread->accounts.add(call);

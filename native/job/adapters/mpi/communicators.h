@@ -34,7 +34,8 @@ class Communicators {
   void forget_handles();
 
   // Counts calls on a communicator that no rank leaves before all ranks have entered, from 1. All its ranks make them
-  // in one order, so that a number names the same call on each.
+  // in one order, so that a number names the same call on each. Threads in duplicates of a communicator break that, and
+  // so does a call that failed on some ranks. Readers leave out numbers that contradict each other.
   uint64_t count_synchronising(uint32_t index) {
     return index < kMost ? synchronising_[index].fetch_add(1, std::memory_order_relaxed) + 1 : 0;
   }

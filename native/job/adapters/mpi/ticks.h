@@ -31,8 +31,9 @@ inline uint64_t counter() {
   asm volatile("mrs %0, cntvct_el0" : "=r"(value));
   return value;
 }
-// The architecture says so of each. A tick may be as long as 1 us, and below 50 MHz (20 ns) it is too long for what is
-// measured here. NVIDIA's Grace counts at 1 GHz; at double of this bound, counters of 62.5 MHz would be left out.
+// The architecture says so of each counter. A tick may be as long as 1 us, and below 50 MHz (20 ns) it is too long for
+// what is measured here. NVIDIA's Grace counts at 1 GHz; at double of this bound, counters of 62.5 MHz would be left
+// out.
 inline bool counter_is_steady() {
   uint64_t hertz = 0;
   asm volatile("mrs %0, cntfrq_el0" : "=r"(hertz));

@@ -32,9 +32,7 @@ struct ShmRoom {
 };
 
 // `ranks`: on this host, each of which makes pools for so many communicators.
-ShmRoom shm_room(const char* folder, uint32_t ranks, uint32_t communicators);
-
-ShmRoom shm_room(const char* folder, uint32_t ranks, uint32_t communicators) {
+static ShmRoom shm_room(const char* folder, uint32_t ranks, uint32_t communicators) {
   ShmRoom room;
   struct statvfs file_system;
   room.needed_bytes = kPoolBytes * ranks * communicators;

@@ -32,6 +32,7 @@ POWERCCL_EXPORT powerccl::nccl::TunerV6 ncclTunerPlugin_v6;
 namespace powerccl::nccl {
 
 // The user's own tuner plugin, behind ours: it is asked first, and rules of ours that apply override it.
+
 // What NCCL gives when a communicator starts.
 struct TunerStart {
   int version = 0;  // of the interface that NCCL speaks
