@@ -38,8 +38,8 @@ def abrupt_ends(cpu: Sequence[CpuLog], traces: Sequence[RankTrace]) -> list[str]
             continue
         before = quantities.seconds(max(max(finished) - last_ns, 0) / 1e9)
         said.append(
-            f"{host} was killed, lost power or could not write: its record ends at second {(last_ns - origin) / 1e9:.1f},"
-            f" {before} before the last host's"
+            f"{host} was killed, lost power or could not write: its record ends at second"
+            f" {(last_ns - origin) / 1e9:.1f}, {before} before the last host's"
         )
     return said
 
