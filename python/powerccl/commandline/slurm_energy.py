@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from powerccl.errors import PowercclError
 from powerccl.quantities import joules
 
+NO_VALUE = 1 << 62  # Slurm's NO_VAL64 and INFINITE64 are above it
 LIMIT_S = 20  # an accounting database that is busy answers within seconds
 
 
@@ -35,7 +36,7 @@ def slurm_energy_line(labels: Mapping[str, str]) -> str:
     if done.returncode:
         said = (done.stderr.strip().splitlines() or ["no message"])[-1]
         raise PowercclError(f"sacct: {said}", "leave --slurm-energy out where Slurm keeps no accounting")
-    rows = [int(row) for row in done.stdout.split() if row.isdecimal() and int(row) > 0]
+    rows = [int(row) for row in done.stdout.split() if row.isdecimal() and 0 < int(row) < NO_VALUE]
     if not rows:
         return (
             f"Slurm counted no energy for {asked}: its nodes have no energy plugin (AcctGatherEnergyType), or not yet"

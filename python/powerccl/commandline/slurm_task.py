@@ -37,10 +37,10 @@ def main(place: Path, task: int) -> int:
     for number in IGNORED:
         signal.signal(number, signal.SIG_IGN)
     base = dict(os.environ)
-    write_whole(place / "tasks", str(tasks_on_node(base)))
     with contextlib.ExitStack() as stack:
         recording, environment = None, base
         try:
+            write_whole(place / "tasks", str(tasks_on_node(base)))
             recording = _begin(base, stack)
             environment = recording.begin()
         except Exception as error:

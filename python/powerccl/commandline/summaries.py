@@ -29,9 +29,9 @@ def make_summary(folder: Path) -> tuple[RunData, RunSummary]:
         return summarised
     from powerccl.analysis.summary import summarise
     from powerccl.commandline.references import own_reference
-    from powerccl.traces.folder import MOST_RECORDS, read_run
+    from powerccl.traces.folder import KEPT_RECORDS, MOST_RECORDS, read_run
 
-    run = read_run(folder, MOST_RECORDS)
+    run = read_run(folder, MOST_RECORDS, kept_records=KEPT_RECORDS)
     return run, summarise(run, run.window, reference=own_reference(run))
 
 

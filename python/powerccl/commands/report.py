@@ -110,6 +110,8 @@ def command(
     table = load_table(ways) if ways not in ("", "auto") else own_table(made.run)
     if table:
         other_ways = possible(made.calls, table)
+        if made.run.in_part and other_ways.rows:
+            made.findings.summary.notes.append("what other ways would save is of a part in the middle of the run")
         if other_ways.rows:
             kernels = made.kernels.with_columns(waiting_ns=made.waiting_ns)
             curves, limit_w = energy_curves(made.run), power_limit(made.run)

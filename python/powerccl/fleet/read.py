@@ -120,10 +120,13 @@ def read_folder(
 
 
 def has_ended(info: RunInfo, newest_s: float) -> bool:
-    """Whether a run has its end, or was killed some time ago. `newest_s`: when its files last changed, Unix time."""
+    """Whether a run has its end, or was killed some time ago.
+
+    `newest_s`: when its files last changed, Unix time; 0: not known, so that it may still run.
+    """
     if info.end_ns or info.simulated:
         return True
-    return datetime.datetime.now().timestamp() - newest_s > QUIET_S
+    return newest_s > 0 and datetime.datetime.now().timestamp() - newest_s > QUIET_S
 
 
 def _newest_s(folder: Path, is_copy: bool) -> float:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import contextlib
+import datetime
 import os
 import tempfile
 from collections.abc import Iterator
@@ -130,6 +131,8 @@ class ObjectStore:
                 raise OSError(f"{name} has {entries[name]['size']:,} bytes, more than {most:,}")
             try:
                 self._files.get_file(entries[name]["name"], str(to / name))
+            except FileNotFoundError:  # it was removed just now
+                raise
             except Exception as error:
                 raise OSError(f"{name}: {one_line(error)}") from error
             time_s = _time_s(entries[name])
@@ -152,7 +155,11 @@ def _stamp(entry: dict[str, Any] | None) -> str:
 def _time_s(entry: dict[str, Any]) -> float:
     """When it was written, Unix time; 0: the store does not say."""
     value = next((entry[name] for name in TIMES if entry.get(name)), 0)
-    return float(value.timestamp() if hasattr(value, "timestamp") else value)
+    with contextlib.suppress(ValueError, TypeError):
+        if isinstance(value, str):
+            value = datetime.datetime.fromisoformat(value.replace("Z", "+00:00"))
+        return float(value.timestamp() if hasattr(value, "timestamp") else value)
+    return 0.0
 
 
 def run_folders(root: str, unreadable: list[str]) -> Iterator[str]:

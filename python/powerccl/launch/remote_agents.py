@@ -94,6 +94,8 @@ class RemoteAgents:
         """Start them and wait until they sample; say which hosts are not sampled."""
         here = platform.node().partition(".")[0]
         others = [host for host in self._launch.hosts if host.partition(".")[0] not in (here, "localhost")]
+        # A step of Slurm shares nothing by default: the job's own step would wait until the agent's ends.
+        environment = {**environment, "SLURM_OVERLAP": "1"}
         for host in others[:MOST_HOSTS]:
             place = [self._launch.option, host, "-n", "1"]
             log = self._folder / f"agent-of-{host}.log"
@@ -109,7 +111,8 @@ class RemoteAgents:
             if service.wait_ready(max(deadline - time.monotonic(), 0.1)):
                 continue
             del self._services[host]
-            if service.has_ended(0.5) and service.process.returncode == 0:  # an agent of this run is on that host
+            ended = service.has_ended(0.5 if time.monotonic() < deadline else 0.0)
+            if ended and service.process.returncode == 0:  # an agent of this run is on that host
                 service.close()
                 continue
             say(f"{host} is not sampled: {service.last_words() or f'no agent within {READY_S:g} s'}")

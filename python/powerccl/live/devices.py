@@ -95,7 +95,7 @@ class NvmlReadings:
             index=index,
             host=socket.gethostname(),
             name=str(asked(pynvml.nvmlDeviceGetName) or ""),
-            power_w=power_mw and power_mw / 1e3,
+            power_w=power_mw / 1e3 if power_mw else None,
             clock_mhz=known(MOST_CLOCK_MHZ, pynvml.nvmlDeviceGetClockInfo, pynvml.NVML_CLOCK_SM),
             temperature_c=known(MOST_CELSIUS, pynvml.nvmlDeviceGetTemperature, pynvml.NVML_TEMPERATURE_GPU),
             utilization_pct=None if used is None or used.gpu > 100 else int(used.gpu),

@@ -85,7 +85,7 @@ def command(
         if push and once:
             push()
         elif push:
-            keep_up(push, interval_s, f"pushing to {push.url}", say)
+            keep_up(push, interval_s, f"pushing to {push.shown}", say)
         elif once and textfile:
             write_textfile(Path(textfile), as_text(collector))
         elif once:

@@ -69,6 +69,7 @@ class Push:
             PowercclError: the address is none.
         """
         self.url = endpoint(url)
+        self.shown = re.sub(r"//[^/@]*@", "//", self.url).partition("?")[0]  # without what lets one in
         self._families = families
         about = {"service.name": "powerccl", "service.version": __version__, "host.name": host}
         self._resource = Resource.create(about)
@@ -82,9 +83,13 @@ class Push:
         Raises:
             PowercclError: the collector did not take them.
         """
-        if self._exporter.export(self._data(list(self._families()), time.time_ns())) is not MetricExportResult.SUCCESS:
-            reason = self._reasons.last or "no reason given"
-            raise PowercclError(f"{self.url} took no metrics: {reason}", "check that an OTLP collector listens there")
+        try:
+            done = self._exporter.export(self._data(list(self._families()), time.time_ns()))
+        except OSError as error:  # of `requests`: exporters before 1.34 let it through
+            done, self._reasons.last = MetricExportResult.FAILURE, str(error)
+        if done is not MetricExportResult.SUCCESS:
+            reason = (self._reasons.last or "no reason given").replace(self.url, self.shown)
+            raise PowercclError(f"{self.shown} took no metrics: {reason}", "check that an OTLP collector listens there")
 
     def _data(self, families: list[Family], now_ns: int) -> MetricsData:
         for family in families:

@@ -39,6 +39,7 @@ FEW = 8  # collectives that say nothing of a clock
 RANKS_OF_HOST = 8
 MOST = 20_000  # collectives of a communicator that are used: a multiple of them would change the line by nanoseconds
 MOST_COMMUNICATORS = 256  # of a rank that are used: jobs have tens, and each costs a look at all its records
+MOST_NUMBERS = 1 << 16  # of communicators: a key has no room for more
 BINS = 128  # stretches of time whose medians the slope is found from: 8,128 pairs of them
 # A collective that contradicts the line by more than this, beside what the ends scatter, was taken for another one.
 SLACK_NS = 20_000.0
@@ -197,8 +198,9 @@ def moments_by_machine(
             if used[is_mpi, machine] > RANKS_OF_HOST:
                 continue
             for comm_id, key, entered, left in _of_calls(trace) if is_mpi else _of_kernels(trace):
-                number = names.setdefault((is_mpi, trace.job, comm_id), len(names)) << 47
-                parts.setdefault(machine, []).append((key + number, entered, left))
+                number = names.setdefault((is_mpi, trace.job, comm_id), len(names))
+                if number < MOST_NUMBERS:
+                    parts.setdefault(machine, []).append((key + (number << 47), entered, left))
     spreads: dict[str, float] = {}
     for trace in ranks:
         machine = machines[trace.host]
@@ -219,6 +221,11 @@ def _merged(parts: list[tuple[Ints, Ints, Ints]]) -> Moments:
 def _of_kernels(trace: RankTrace) -> Iterator[tuple[int, Ints, Ints, Ints]]:
     """NCCL's collectives of a rank, by communicator: place in the communicator's calls, begin and end on the host."""
     calls, kernels = trace.kinds[records.CALL], trace.kinds[records.KERNEL]
+    if trace.dropped:  # calls that are missing shift the places of all that follow, and a wrong place fits as well
+        return
+    if trace.load is not None:  # nor is it known how often a graph ran before the part that is kept
+        captured = calls["call_id"][(calls["flags"] & records.FLAG_CAPTURED) != 0]
+        kernels = kernels[~np.isin(kernels["call_id"], captured)]
     for comm in _communicators(trace):
         call_ids = np.sort(calls["call_id"][calls["comm"] == comm[0]].astype(np.int64))
         own = kernels[(kernels["comm"] == comm[0]) & np.isin(kernels["pattern"], SYNCHRONISING)]
@@ -376,10 +383,11 @@ def move_trace(trace: RankTrace, clock: HostClock) -> None:
     if load := trace.load:
         trace.load = lambda: _move_records(load(), clock)
     gpu = trace.clock_map
-    if gpu.pairs:
-        start = clock.one(gpu.origin_ns + gpu.offset_ns)
-        drift = (1.0 + gpu.drift) / (1.0 + clock.drift) - 1.0
-        trace.clock_map = ClockMap(gpu.origin_ns, start - gpu.origin_ns, drift, gpu.spread_ns, gpu.pairs)
+    # Joined incarnations, and kernels that were timed on the host, have a map that begins at 0, which `one` leaves.
+    origin = gpu.origin_ns or trace.start_ns
+    start = clock.one(int(gpu.to_host(np.array([origin], dtype=np.uint64))[0]))
+    drift = (1.0 + gpu.drift) / (1.0 + clock.drift) - 1.0
+    trace.clock_map = ClockMap(origin, start - origin, drift, gpu.spread_ns, gpu.pairs)
     trace.start_ns, trace.latest_ns = clock.one(trace.start_ns), clock.one(trace.latest_ns)
     trace.gaps = [(clock.one(begin), clock.one(end)) for begin, end in trace.gaps]
 

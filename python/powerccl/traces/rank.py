@@ -235,5 +235,6 @@ def _part_of(trace: RankTrace, part: tuple[int, int]) -> tuple[dict[int, npt.NDA
         ids = rows["call_id"]
         kept = inside if kind == records.KERNEL else ((ids >= first) & (ids <= last)) | np.isin(ids, named)
         kinds[kind] = rows[kept]
-    comms, counts = np.unique(calls["comm"][calls["call_id"] < first], return_counts=True)
+    left_out = (calls["call_id"] < first) & ~np.isin(calls["call_id"], named)
+    comms, counts = np.unique(calls["comm"][left_out], return_counts=True)
     return kinds, dict(zip(comms.tolist(), counts.tolist(), strict=True))

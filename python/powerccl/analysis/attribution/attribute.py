@@ -189,7 +189,7 @@ def _attribute(
     energy = _findings(fitted, kernels, beyond)
     _describe_clocks(energy, run, kernels)
     if of_part:
-        extrapolate(energy, kernels, built, len(gpus), whole)
+        extrapolate(energy, kernels, built, len(gpus), whole, beyond.joules - (beyond.idle_joules or 0.0))
     if missing:
         why = "; ".join(dict.fromkeys(missing))
         energy.reason = f"known for {len(gpus)} of {plural(len(gpus) + len(missing), 'GPU')}; for the others: {why}"

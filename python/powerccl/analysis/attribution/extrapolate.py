@@ -13,11 +13,12 @@ from powerccl.quantities import exact, plural, seconds
 
 
 def extrapolate(
-    energy: EnergyFindings, kernels: pl.DataFrame, built: WholeRun, gpus: int, window: Window | None
+    energy: EnergyFindings, kernels: pl.DataFrame, built: WholeRun, gpus: int, window: Window | None, outside_j: float
 ) -> None:
     """Make sums those of all GPUs and of all of `built`, which is taken to draw as much in as long as these kernels.
 
     `gpus`: how many of them were measured; `window`: the part that was asked for, if it is not all of `built`.
+    `outside_j`: what these GPUs drew outside of all kernels, over all of `built`, as far as it is not idle.
     """
     parts, spans = spans_of(kernels), built.spans
     span_ns = sum(last - first for first, last in spans.values())
@@ -29,11 +30,13 @@ def extrapolate(
     of_gpus = len(spans) / max(gpus, 1)
     for name, factor in {
         **dict.fromkeys(("communication", "communication_low", "communication_high"), times),
-        **dict.fromkeys(("computation", "unexplained"), rest),
+        "computation": rest,
         "idle": of_gpus,
     }.items():
         value = getattr(energy, f"joules_{name}")
         setattr(energy, f"joules_{name}", None if value is None else value * factor)
+    if energy.joules_unexplained is not None:
+        energy.joules_unexplained = (energy.joules_unexplained - outside_j) * rest + outside_j * of_gpus
     known = (energy.joules_communication, energy.joules_computation, energy.joules_unexplained)
     energy.joules_total = sum(each or 0.0 for each in (*known, energy.joules_idle))
     counted = built.totals.group_by(pl.col("pattern").cast(pl.String), "size_class").agg(
