@@ -14,6 +14,7 @@ from synthetic import MS
 
 from powerccl.analysis.report import report
 from powerccl.reports.host_clocks import host_clock_lines
+from powerccl.traces import records
 from powerccl.traces.folder import RunData, read_run
 
 OFFSET_NS = 200 * MS
@@ -33,6 +34,7 @@ class Job:
     late_ns: int = 0
     transfer_us: tuple[float, float] = (60.0, 400.0)
     communicators: dict[int, int] = field(default_factory=dict)  # of a host, else all have one
+    on_host: bool = False  # kernels are timed with CUDA events: their times are the host's
 
     def host_ns(self, host: int, time_ns: float) -> int:
         offset, drift = self.clocks[host]
@@ -59,7 +61,8 @@ class Job:
                 host = rank // 2
                 trace.call(number, self.host_ns(host, begin - 50 * US), 1 << 20, flags=0x40)
                 stop = end + chance.uniform(0, 8 * US)  # the last messages of a ring
-                trace.kernel(number, self.host_ns(host, begin), self.host_ns(host, stop), 1 << 20, delay_ns=0)
+                timed = {"ahead_ns": 0, "flags": records.FLAG_HOST_TIMES} if self.on_host else {}
+                trace.kernel(number, self.host_ns(host, begin), self.host_ns(host, stop), 1 << 20, delay_ns=0, **timed)
         for trace in traces:
             trace.write(folder)
         synthetic.write_info(folder, FIRST_NS + (self.calls + 2) * self.every_ns)
@@ -101,8 +104,10 @@ def test_offset_and_drift_are_found(tmp_path: Path, job: Job) -> None:
             assert clock.drift * 1e6 == pytest.approx(drift * 1e6, abs=1.5)
 
 
-def test_straggler_on_another_host_is_named(tmp_path: Path) -> None:
-    made = report(Job(late_rank=3, late_ns=10 * MS).write(tmp_path / "run"))
+@pytest.mark.parametrize("on_host", [False, True])
+def test_straggler_on_another_host_is_named(tmp_path: Path, on_host: bool) -> None:
+    apart = ((0, 0.0), (500_000_000 * MS, DRIFT))  # as hosts that were started days apart
+    made = report(Job(clocks=apart, late_rank=3, late_ns=10 * MS, on_host=on_host).write(tmp_path / "run"))
     peers = made.findings.peers
     assert peers.matched_pct == 100
     late = next(row for row in peers.ranks if row.steady)
