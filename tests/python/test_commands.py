@@ -185,7 +185,7 @@ def test_an_emulated_run_takes_auto_and_keeps_a_budget(work: Path) -> None:
 
 
 def test_what_is_no_budget_and_who_keeps_none() -> None:
-    wrong = powerccl("run", "--max-slowdown", "0", "--", "true")
+    wrong = powerccl("run", "--max-slowdown", "-1", "--", "true")
     assert wrong.returncode == USAGE
     assert "Invalid value for '--max-slowdown'" in wrong.stderr
     result = powerccl("run", "-q", "--policy", "observe", "--max-slowdown", "2", "--", "true")

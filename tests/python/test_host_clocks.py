@@ -61,8 +61,9 @@ class Job:
                 host = rank // 2
                 trace.call(number, self.host_ns(host, begin - 50 * US), 1 << 20, flags=0x40)
                 stop = end + chance.uniform(0, 8 * US)  # the last messages of a ring
-                timed = {"ahead_ns": 0, "flags": records.FLAG_HOST_TIMES} if self.on_host else {}
-                trace.kernel(number, self.host_ns(host, begin), self.host_ns(host, stop), 1 << 20, delay_ns=0, **timed)
+                times = self.host_ns(host, begin), self.host_ns(host, stop)
+                ahead_ns, flags = (0, records.FLAG_HOST_TIMES) if self.on_host else (synthetic.GPU_AHEAD_NS, 0)
+                trace.kernel(number, *times, 1 << 20, delay_ns=0, ahead_ns=ahead_ns, flags=flags)
         for trace in traces:
             trace.write(folder)
         synthetic.write_info(folder, FIRST_NS + (self.calls + 2) * self.every_ns)

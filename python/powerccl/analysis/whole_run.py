@@ -85,7 +85,7 @@ class WholeRun:
     @cached_property
     def totals(self) -> pl.DataFrame:
         """Of each of `kinds`: its columns, count, time_ns (in the window) and duration_ns of its kernels."""
-        sums = self.kernels.group_by("kind").agg(
+        sums = self.kernels.group_by("kind", maintain_order=True).agg(
             count=pl.len(),
             time_ns=pl.col("inside_ns").cast(pl.Int64).sum(),
             duration_ns=pl.col("duration_ns").cast(pl.Int64).sum(),

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from powerccl.analysis.report_findings import HostAlignment
-from powerccl.quantities import microseconds, plural, said_once
+from powerccl.quantities import microseconds, number, plural, said_once
 
 MOST_HOSTS = 4
 
@@ -19,7 +19,7 @@ def host_clock_lines(hosts: Sequence[HostAlignment]) -> list[str]:
     lines += [
         f"the clock of {host.host} is aligned with {host.reference} by {plural(host.collectives, 'collective')}:"
         f" error {microseconds(host.error_us)}, at most {microseconds(host.bound_us)}"
-        f" (offset {(host.offset_ns or 0) / 1e9:+.6f} s, drift {host.drift_ppm or 0.0:+.2f} ppm)"
+        f" (offset {number((host.offset_ns or 0) / 1e9, 's')}, drift {number(host.drift_ppm, 'ppm')})"
         for host in aligned[:MOST_HOSTS]
     ]
     if len(aligned) > MOST_HOSTS:

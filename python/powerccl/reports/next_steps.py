@@ -45,11 +45,11 @@ SLOW_GBS, LARGE_BYTES = 20.0, 16 << 20
 # Energy that `auto` saved on simulated machines by a word of the GPU's name: median, and nine in ten (make
 # figures-robustness). Longer words first.
 SIMULATED = {
-    "A100": Estimate(4.0, 0.0, 28.9),
-    "A800": Estimate(4.0, 0.0, 28.9),
-    "H100": Estimate(4.9, 1.6, 29.8),
-    "H200": Estimate(3.4, 0.9, 20.8),
-    "T4": Estimate(4.4, 0.7, 16.9),
+    "A100": Estimate(2.4, 0.0, 22.6),
+    "A800": Estimate(2.4, 0.0, 22.6),
+    "H100": Estimate(3.9, 0.3, 24.7),
+    "H200": Estimate(2.5, 0.5, 21.8),
+    "T4": Estimate(3.7, 0.3, 14.8),
 }
 ALL_KERNELS = "POWERCCL_KERNEL_EVENTS=all"  # short ones as well: a prediction needs times of most kernels
 # Points of energy saved by which a prediction's range is wider than its cases, on both sides. They miss how this board

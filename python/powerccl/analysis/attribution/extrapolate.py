@@ -39,7 +39,7 @@ def extrapolate(
         energy.joules_unexplained = (energy.joules_unexplained - outside_j) * rest + outside_j * of_gpus
     known = (energy.joules_communication, energy.joules_computation, energy.joules_unexplained)
     energy.joules_total = sum(each or 0.0 for each in (*known, energy.joules_idle))
-    counted = built.totals.group_by(pl.col("pattern").cast(pl.String), "size_class").agg(
+    counted = built.totals.group_by(pl.col("pattern").cast(pl.String), "size_class", maintain_order=True).agg(
         pl.col("count", "time_ns").sum()
     )
     counts = {(pattern, size): (count, time_ns) for pattern, size, count, time_ns in counted.iter_rows()}
