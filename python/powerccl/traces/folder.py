@@ -54,6 +54,7 @@ class RunData:
     at_a_time: int = 0
     # Host ns, from and to, that CALL, KERNEL and WAIT records were read of (None: all); `census` counts all there are.
     window: tuple[int, int] | None = None
+    window_host: str = ""  # whose clock the window is of, where not all is read
     census: Census | None = None
     ranks: list[RankTrace] = field(default_factory=list)
     mpi: list[RankTrace] = field(default_factory=list)
@@ -141,7 +142,8 @@ def read_run(
     run.mpi.sort(key=lambda trace: (trace.rank, trace.start_ns))
     run.helpers = [event for events in _read_each(run, f"{HELPERS}*{SUFFIX}", read_helper_events) for event in events]
     run.problems += [*unsampled_hosts(run.cpu, run.mpi), *abrupt_ends(run.cpu, [*run.ranks, *run.mpi])]
-    run.host_clocks = align_hosts(run.ranks, run.mpi, run.power, run.cpu, run.helpers, info.host if info else "")
+    reference = run.window_host or (info.host if info else "")
+    run.host_clocks = align_hosts(run.ranks, run.mpi, run.power, run.cpu, run.helpers, reference)
     run.problems += [problem for rank in [*run.ranks, *run.mpi] for problem in rank.problems]
     run.problems += [problem for log in run.power for problem in log.problems]
     run.problems += [problem for log in run.cpu for problem in log.problems]
@@ -282,7 +284,7 @@ def _scan(
         ]
         scans = {path: job.result() for path, job in zip(headers, jobs, strict=True)}
     hosts = {path: _host(header) for path, (header, _) in headers.items()}
-    host = info.host if info and info.host in hosts.values() else next(iter(hosts.values()))
+    host = run.window_host = info.host if info and info.host in hosts.values() else next(iter(hosts.values()))
     here = [scans[path] for path, name in hosts.items() if name == host and scans[path].first_ns]
     run.census = Census()
     for scanned in scans.values():
