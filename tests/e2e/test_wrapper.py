@@ -143,7 +143,8 @@ def test_nobody_hears_us(powerccl: Powerccl) -> None:
         "read, broken = os.pipe(); os.close(read)\n"
         "for out, err in ((1, broken), (1, os.open('/dev/full', os.O_WRONLY)), (broken, broken)):\n"
         "    run = [sys.argv[1], 'run', '--json', '-', '--', 'sh', '-c', 'exit 7']\n"
-        "    assert subprocess.run(run, stdout=out, stderr=err).returncode == 7\n"
+        "    code = subprocess.run(run, stdout=out, stderr=err).returncode\n"
+        "    assert code == 7, (out, err, code)\n"
         "assert os.system(f'{sys.argv[1]} run -- sh -c \"exit 7\" 2>&- >&- <&-') == 7 << 8\n"
     )
     command = [sys.executable, "-c", script, str(Path(sys.executable).parent / "powerccl")]

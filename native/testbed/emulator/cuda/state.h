@@ -165,9 +165,11 @@ class State {
 };
 
 // What a call begins with: the process's state, or the call's end where none can work.
+// NOLINTBEGIN(bugprone-macro-parentheses): it declares the name
 #define POWERCCL_READY(state)  \
   State& state = State::get(); \
   if (const CUresult ready_result = state.ready(); ready_result != CUDA_SUCCESS) return ready_result
+// NOLINTEND(bugprone-macro-parentheses)
 
 // The calling thread's current context, or null.
 ContextState* current_context();

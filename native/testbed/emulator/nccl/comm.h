@@ -46,7 +46,7 @@ namespace powerccl::emulated_nccl {
   ROW(pwe_resolve)
 
 struct Driver {
-#define POWERCCL_MEMBER(name) decltype(&::name) name;
+#define POWERCCL_MEMBER(name) decltype(&::name) name;  // NOLINT(bugprone-macro-parentheses): it declares the name
   POWERCCL_DRIVER_FUNCTIONS(POWERCCL_MEMBER)
 #undef POWERCCL_MEMBER
 };

@@ -327,6 +327,7 @@ EXPORT nvmlReturn_t nvmlDeviceResetGpuLockedClocks(nvmlDevice_t device) {
 #undef nvmlDeviceGetCount
 #undef nvmlDeviceGetHandleByIndex
 #undef nvmlDeviceGetHandleByPciBusId
+// NOLINTNEXTLINE(bugprone-macro-parentheses): it declares the name
 #define SAME_AS(function, name) EXPORT __attribute__((alias(#function))) decltype(function) name;
 SAME_AS(nvmlInit_v2, nvmlInit)
 SAME_AS(nvmlDeviceGetCount_v2, nvmlDeviceGetCount)
