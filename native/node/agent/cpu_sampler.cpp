@@ -9,7 +9,7 @@
 #include <functional>
 
 #include "abi/host_clock.h"
-#include "agent/ticker.h"
+#include "agent/cadence.h"
 #include "device/cpu_time.h"
 
 namespace powerccl::agent {

@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "abi/host_clock.h"
-#include "agent/ticker.h"
+#include "agent/cadence.h"
 #include "device/process.h"
 
 namespace powerccl::agent {

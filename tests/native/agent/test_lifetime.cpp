@@ -245,7 +245,7 @@ TEST_F(LostGpuTest, ReadingsSlowerThanThreeIntervalsAreLeftOut) {
   fake->energy_read_us = 120'000;
   fake->gpus = 1;
   run_to_end({{"--interval-ms", "5"}, {}, 0});
-  // Only the first and the last visit read such a dear counter. Nobody knows which moment their values are of.
+  // Only the first and the last visit read such a dear counter. The moment of their values is not known.
   for (auto& row : read_power_file(power_file()).rows) EXPECT_EQ(row["energy_uj"], "-1");
 }
 

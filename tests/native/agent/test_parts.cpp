@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The agent's pieces that need no process, and its one-shot modes.
 #include "abi/host_clock.h"
+#include "agent/cadence.h"
 #include "agent/options.h"
 #include "agent/ticker.h"
 #include "agent_fixture.h"

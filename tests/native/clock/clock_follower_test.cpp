@@ -138,7 +138,7 @@ TEST(NodeState, TheLeastOfAKindIsEverybodys) {
   EXPECT_EQ(node->least_us(1, 27000), 27000u);
   EXPECT_LT(node->least_us(1, 44000), 27200u);
   EXPECT_EQ(node->least_us(2, 5000), 5000u);
-  // It rises when nobody sees it any more, slowly.
+  // It rises slowly, once no rank sees it any more.
   uint32_t last = 0;
   for (int i = 0; i < 2000; ++i) last = node->least_us(1, 44000);
   EXPECT_GT(last, 40000u);

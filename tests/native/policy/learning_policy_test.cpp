@@ -82,7 +82,7 @@ class Job {
     policy_->started(call, now_ns_);
     ask();  // the new clock is there when computation goes on
     now_ns_ = all_ns + static_cast<uint64_t>(kTransferMs * 1e6);
-    node_->least_us(kind + 1, static_cast<uint32_t>(kTransferMs * 1e3));  // as whoever comes last says
+    node_->least_us(kind + 1, static_cast<uint32_t>(kTransferMs * 1e3));  // as the rank that comes last says
     policy_->stopped(call, now_ns_);
   }
 

@@ -5,8 +5,6 @@
 // passed on unchanged. Low bits tell them apart: ours carry their kind, pairs kPairBits. A profiler's own are addresses
 // of at least eight bytes (any others are put into pairs).
 #pragma once
-#include <stddef.h>
-
 #include <atomic>
 
 #include "abi/nccl_profiler.h"
@@ -14,16 +12,6 @@
 #include "runtime/runtime.h"
 
 namespace powerccl::nccl {
-
-// A plugin of the user's for a place in NCCL that PowerCCL takes. NCCL loads one profiler and one tuner, so PowerCCL
-// loads the other one in turn and passes on what it receives.
-// Opens the plugin that NCCL would have loaded: `kind` is "profiler" or "tuner", `value` what its environment variable
-// held, empty for none. Null where there is none; then `reason` says why if one was named, else it is empty.
-// dlclose it.
-void* open_chained_plugin(const char* kind, const char* value, char* reason, size_t reason_size);
-
-// The table `symbol` of a plugin; null: it has none, or it is PowerCCL's own.
-const void* chained_table(void* plugin, const char* symbol);
 
 // A communicator of NCCL's with both profilers: what NCCL gets as its context, with kBothBit.
 struct Both {

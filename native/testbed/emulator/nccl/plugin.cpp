@@ -106,7 +106,7 @@ void PluginSlot::release() {
 
 namespace {
 
-int newest_of(int version) {
+int newest_profiler_of(int version) {
   if (version >= 23100) return 7;
   if (version >= 22900) return 6;
   if (version >= 22800) return 5;
@@ -119,18 +119,18 @@ constexpr PluginKind kProfiler = {"profiler",
                                   "ncclProfiler_v",
                                   4,
                                   7,
-                                  newest_of,
+                                  newest_profiler_of,
                                   "PROFILER/Plugin: Loaded %s (v%d)",
                                   "PROFILER/Plugin: Closing profiler plugin %s"};
-constinit PluginSlot slot(kProfiler);
+constinit PluginSlot profiler_slot(kProfiler);
 int mask = 0;  // written by the plugin whenever it likes, hence read atomically
 
 // v5 and later; of v4, what both have is at the same place.
 const ProfilerV5* v5() {
-  return static_cast<const ProfilerV5*>(slot.table());
+  return static_cast<const ProfilerV5*>(profiler_slot.table());
 }
 const ProfilerV4* v4() {
-  return static_cast<const ProfilerV4*>(slot.table());
+  return static_cast<const ProfilerV4*>(profiler_slot.table());
 }
 
 }  // namespace
@@ -154,16 +154,16 @@ int nccl_version() {
 }
 
 bool ProfilerPlugin::acquire() {
-  return slot.acquire();
+  return profiler_slot.acquire();
 }
 void ProfilerPlugin::release() {
-  slot.release();
+  profiler_slot.release();
 }
 bool ProfilerPlugin::loaded() {
-  return slot.table() != nullptr;
+  return profiler_slot.table() != nullptr;
 }
 int ProfilerPlugin::abi_version() {
-  return slot.version();
+  return profiler_slot.version();
 }
 uint64_t ProfilerPlugin::event_mask() {
   return static_cast<unsigned>(__atomic_load_n(&mask, __ATOMIC_RELAXED));
