@@ -300,7 +300,7 @@ def test_the_guides_pod_is_recorded_and_leases_clocks(
 
 
 def test_the_exporter_names_the_pods_of_all_users(node: Node, gpus: EmulatedMachine, daemonset: Manifest) -> None:
-    """Each job once, with pod, namespace and container, whoever it runs as."""
+    """Each job once, with pod, namespace and container, under any user."""
     serving(node, daemonset)
     exporter = node.start(daemonset, of(daemonset, "exporter"))
     script = "printf 'compute 150\\nall_reduce 70M\\n' > /runs/$POD_NAME.scn; exec powerccl run -q --runs-dir /runs "

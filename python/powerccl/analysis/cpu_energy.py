@@ -14,6 +14,7 @@ from powerccl.analysis.findings import CpuEnergy
 from powerccl.analysis.helper_ends import why_unsampled
 from powerccl.traces.cpu import CPU_DOMAIN, CpuLog
 from powerccl.traces.folder import RunData
+from powerccl.traces.host_ends import unsampled_hosts
 from powerccl.traces.plausible import GAP_PERIODS, Ints
 
 # Domains that add up. The others (core, uncore) are parts of a package, or contain all of it (psys).
@@ -47,9 +48,7 @@ def cpu_energy(run: RunData) -> CpuEnergy:
         else:
             reasons.append(_reason(log))
             result.missing.append(f"{log.host}: no energy of the processors")
-    sampled = {log.host for log in run.cpu} | {log.boot_id for log in run.cpu if log.boot_id}
-    silent = [trace.host for trace in run.mpi if sampled.isdisjoint((trace.host, trace.boot_id))]
-    result.missing += [f"{host}: not sampled" for host in dict.fromkeys(silent)]
+    result.missing += [f"{host}: not sampled" for host in unsampled_hosts(run.cpu, run.mpi)]
     if busy_ns + idle_ns > 0:
         result.idle_pct = idle_ns / (busy_ns + idle_ns) * 100
     if covered_s:

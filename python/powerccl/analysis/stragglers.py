@@ -23,6 +23,7 @@ from powerccl.analysis.report_findings import Peers, Straggler
 from powerccl.traces import records
 from powerccl.traces.folder import RunData
 from powerccl.traces.rank import RankTrace
+from powerccl.traces.replays import replays
 
 if TYPE_CHECKING:
     from powerccl.analysis.shares import Sets
@@ -260,23 +261,11 @@ def _ordinals(ranks: list[RankTrace], calls: pl.DataFrame, kernels: pl.DataFrame
     wanted = _key(kernels["rank"].to_numpy(), kernels["call_id"].to_numpy())
     at = np.minimum(np.searchsorted(key, wanted), max(len(key) - 1, 0))
     ordinal = np.where(key[at] == wanted, place[at], -1)
-    return np.where(ordinal >= 0, ordinal + REPLAY * _replays(wanted, kernels["start_ns"].to_numpy()), -1)
+    return np.where(ordinal >= 0, ordinal + REPLAY * replays(wanted, kernels["start_ns"].to_numpy()), -1)
 
 
 def _key(rank: Ints, call: Ints) -> Ints:
     return (call.astype(np.int64) << 20) + rank % (1 << 20)
-
-
-def _replays(key: Ints, start: Ints) -> Ints:
-    """How many kernels of the same call ran before each: those of a graph run again and again."""
-    if len(iv.distinct(key)) == len(key):
-        return np.zeros(len(key), np.int64)
-    order = np.lexsort((start, key))
-    opens = np.concatenate([[True], key[order][1:] != key[order][:-1]])
-    begins = np.flatnonzero(opens)
-    counted = np.empty(len(key), dtype=np.int64)
-    counted[order] = np.arange(len(key)) - np.repeat(begins, np.diff(np.append(begins, len(key))))
-    return counted
 
 
 class _Members:

@@ -110,7 +110,7 @@ def read_run(
     """
     from powerccl.traces.cpu import read_cpu
     from powerccl.traces.host_clocks import align_hosts
-    from powerccl.traces.host_ends import abrupt_ends, unsampled_hosts
+    from powerccl.traces.host_ends import about_unsampled, abrupt_ends
     from powerccl.traces.rank import read_rank
 
     if not folder.is_dir():
@@ -141,7 +141,7 @@ def read_run(
     run.ranks.sort(key=lambda trace: (trace.rank, trace.start_ns))
     run.mpi.sort(key=lambda trace: (trace.rank, trace.start_ns))
     run.helpers = [event for events in _read_each(run, f"{HELPERS}*{SUFFIX}", read_helper_events) for event in events]
-    run.problems += [*unsampled_hosts(run.cpu, run.mpi), *abrupt_ends(run.cpu, [*run.ranks, *run.mpi])]
+    run.problems += [*about_unsampled(run.cpu, run.mpi), *abrupt_ends(run.cpu, [*run.ranks, *run.mpi])]
     reference = run.window_host or (info.host if info else "")
     run.host_clocks = align_hosts(run.ranks, run.mpi, run.power, run.cpu, run.helpers, reference)
     run.problems += [problem for rank in [*run.ranks, *run.mpi] for problem in rank.problems]

@@ -18,6 +18,7 @@ import numpy.typing as npt
 from powerccl.patterns import PATTERNS
 from powerccl.traces import records
 from powerccl.traces.clock_domain import MAX_DRIFT_PPM, ClockMap
+from powerccl.traces.replays import replays
 
 if TYPE_CHECKING:
     import polars as pl
@@ -48,7 +49,7 @@ MOST_CONTRADICTING = 0.1
 # scatter alone looks like a drift of tens of ppm.
 EXPLAINED = 0.8
 STEPS = 60  # of a search between slopes: below a millionth of the range
-REPLAYS = 1_000_000  # of a captured call, as analysis/stragglers.py counts them
+REPLAYS = 1_000_000  # of a captured call
 
 
 @dataclass(frozen=True)
@@ -239,18 +240,8 @@ def _of_kernels(trace: RankTrace) -> Iterator[tuple[int, Ints, Ints, Ints]]:
             continue
         own, place = own[usable], place[usable]
         start = trace.clock_map.to_host(own["gpu_start_ns"])
-        key = place * REPLAYS + _replay(place, start)
+        key = place * REPLAYS + replays(place, start)
         yield comm[1], key, start, trace.clock_map.to_host(own["gpu_stop_ns"])
-
-
-def _replay(place: Ints, start: Ints) -> Ints:
-    """How many kernels of the same call ran before each: those of a graph that is launched again and again."""
-    order = np.lexsort((start, place))
-    ordered = place[order]
-    opens = np.flatnonzero(np.concatenate([[True], ordered[1:] != ordered[:-1]]))
-    counted = np.empty(len(place), dtype=np.int64)
-    counted[order] = np.arange(len(place)) - np.repeat(opens, np.diff(np.append(opens, len(place))))
-    return counted
 
 
 def _of_calls(trace: RankTrace) -> Iterator[tuple[int, Ints, Ints, Ints]]:

@@ -45,13 +45,19 @@ def abrupt_ends(cpu: Sequence[CpuLog], traces: Sequence[RankTrace]) -> list[str]
 
 
 def unsampled_hosts(cpu: Sequence[CpuLog], mpi: Sequence[RankTrace]) -> list[str]:
-    """A sentence on hosts whose processes called MPI where no agent sampled; GPUs without samples are named as such."""
+    """Hosts whose processes called MPI where no agent sampled the processors."""
     sampled = {log.host for log in cpu} | {log.boot_id for log in cpu if log.boot_id}
-    hosts = [trace.host for trace in mpi if sampled.isdisjoint((trace.host, trace.boot_id))]
+    return list(dict.fromkeys(trace.host for trace in mpi if sampled.isdisjoint((trace.host, trace.boot_id))))
+
+
+def about_unsampled(cpu: Sequence[CpuLog], mpi: Sequence[RankTrace]) -> list[str]:
+    """A sentence on these hosts, if others were sampled; GPUs without samples are named as such."""
+    hosts = unsampled_hosts(cpu, mpi)
     if not cpu or not hosts:
         return []
-    names = ", ".join(dict.fromkeys(hosts))
-    return [f"no powerccl-agent ran on {names}: `mpiexec powerccl run -- PROGRAM` samples each host of a job"]
+    return [
+        f"no powerccl-agent ran on {', '.join(hosts)}: `mpiexec powerccl run -- PROGRAM` samples each host of a job"
+    ]
 
 
 def _end(log: CpuLog, traces: Sequence[RankTrace]) -> tuple[str, int, bool]:
