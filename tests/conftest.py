@@ -1,14 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """For all tests: what was skipped and why, and run again, left for tools/report-skipped.py, which ends `make test`.
 
-And which are left out: those of packages and programs that are too large for CI (marker `large`), where these are not
-installed.
+And which are left out: those of packages, programs and container images that are too large for CI (marker `large`),
+where these are not there.
 """
 
 from __future__ import annotations
 
 import importlib.util
 import json
+import os
 import shutil
 from pathlib import Path
 
@@ -19,12 +20,12 @@ SKIPPED = Path(__file__).resolve().parent.parent / "build" / "skipped"
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out tests marked `large(NAME, ...)` where one of these packages or programs is not installed."""
+    """Leave out tests marked `large(NAME, ...)` where one of these packages, programs or variables is not there."""
     left_out = [
         item
         for item in items
         if any(
-            importlib.util.find_spec(name) is None and shutil.which(program(name)) is None
+            importlib.util.find_spec(name) is None and shutil.which(program(name)) is None and name not in os.environ
             for mark in item.iter_markers("large")
             for name in mark.args
         )
