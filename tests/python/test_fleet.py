@@ -377,6 +377,7 @@ def test_root_writes_no_index_where_a_user_leads(tmp_path: Path) -> None:
 def test_programs() -> None:
     assert program_of(["torchrun", "--nproc-per-node", "8", "src/train.py", "--lr", "1"]) == "train"
     assert program_of(["mpiexec", "-n", "64", "./app", "in.dat"]) == "app"
+    assert program_of(["mpiexec", "--bind-to", "core", "-x", "LD_PRELOAD", "-n", "2", "./app", "env"]) == "app"
     assert program_of(["mpiexec"]) == "mpiexec"
     assert program_of([]) == ""
 

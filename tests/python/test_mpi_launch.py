@@ -20,6 +20,7 @@ from powerccl.launch.environment import with_sanitizers
 from powerccl.launch.mpi import choose_mode, mpi_environment
 from powerccl.launch.native import MPI_ADAPTER, NCCL_ADAPTER, NativeFiles
 from powerccl.launch.program import Program, is_launcher, look_at, program_behind, takes_preload
+from powerccl.launch.recording import name_of
 
 PACKAGE = Path(__file__).parents[2] / "python"
 
@@ -77,6 +78,47 @@ def test_programs_behind_launchers(tmp_path: Path) -> None:
     assert program_behind(["mpiexec", "-n", "2", "--bind-to", "core", "app", "-x"], path) == program
     assert program_behind(["mpiexec", "-n", "2"], path) is None
     assert program_behind(["app"], path) == program
+
+
+@pytest.mark.parametrize(
+    ("command", "program"),
+    [
+        ("mpiexec --map-by node ./app -x", "./app"),
+        ("mpirun -np 2 --bind-to core --rank-by node ./app", "./app"),
+        ("mpirun --mca btl env -x env --prefix node ./app", "./app"),
+        ("mpiexec -hosts env,core -genv env node -genv CORE=1 -bind-to core ./app node", "./app"),
+        ("mpiexec -s node ./app", "node"),  # not known: it takes a value in Intel MPI alone
+        ("mpiexec -s none ./app", "./app"),
+        ("mpiexec --display-map ./app", "./app"),
+        ("mpiexec -n 2 missing env", ""),
+        ("srun -N 2 -w node --mem-bind core -n2 ./app env", "./app"),
+        ("srun -n2 missing env", ""),
+        ("srun --exclusive --output=node ./app", "./app"),
+        ("torchrun --no_python --numa_binding node --nproc-per-node 2 -- ./app", "./app"),
+        ("torchrun --numa-binding node train.py", "torchrun"),
+        ("env -i ./app", "env"),
+    ],
+)
+def test_values_of_options_may_name_programs(tmp_path: Path, command: str, program: str) -> None:
+    for name in ("app", "node", "core", "env", "torchrun"):
+        fakes.write_program(tmp_path / name, "#!/bin/sh\n")
+    words = command.replace("./", f"{tmp_path}/").split()
+    expected = tmp_path / program if program else None
+    assert program_behind(words, {"PATH": str(tmp_path)}) == expected
+
+
+@pytest.mark.parametrize(
+    ("command", "name"),
+    [
+        ("mpiexec --map-by node python3 src/train.py", "train"),
+        ("srun --mem-bind env ./app in.dat", "app"),
+        ("torchrun --role node -m pkg.train", "pkg.train"),
+        ("torchrun --nnodes 2 train.py", "train"),
+        ("mpiexec -n 2", "mpiexec"),
+    ],
+)
+def test_names_of_jobs_behind_launchers(command: str, name: str) -> None:
+    assert name_of(command.split(), {"PATH": "/nowhere"}) == name
 
 
 def elf(dynamic: bool, *contents: bytes) -> bytes:

@@ -28,11 +28,17 @@ HYDRA = "mpiexec -launcher ssh -launcher-exec /x/rsh"
         ),
         ("mpirun -np 4 --hostfile FILE sh", "mpirun", "a b", "--host"),
         ("mpiexec -f FILE -n 4 sh", "mpiexec", "a b", "-host"),
+        ("mpirun --map-by node --bind-to core --host=env,b -np 2 sh", "mpirun", "env b", "--host"),
+        ("mpiexec -env node core -launcher env -hosts env -n 2 sh", "mpiexec -launcher env", "env", "-hosts"),
     ],
 )
 def test_hosts_of_a_launcher(tmp_path: Path, command: str, words: str, hosts: str, option: str) -> None:
+    """Values of options may name programs."""
+    for name in ("node", "core", "env"):
+        fakes.write_program(tmp_path / name, "#!/bin/sh\n")
     (tmp_path / "hosts").write_text("# nodes\na slots=2\n\nb:2\n")
-    found = launch_of(command.replace("FILE", str(tmp_path / "hosts")).split(), dict(os.environ))
+    path = {"PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    found = launch_of(command.replace("FILE", str(tmp_path / "hosts")).split(), path)
     assert found == Launch(words.split(), hosts.split(), option)
 
 

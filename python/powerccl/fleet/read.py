@@ -24,7 +24,7 @@ from powerccl.errors import one_line
 from powerccl.files import MOST_INFO, read_bytes
 from powerccl.fleet.schema import Collective, Gpu, Iteration, Rank, Rows, Run, Step
 from powerccl.launch.folder import job_name
-from powerccl.launch.program import is_launcher
+from powerccl.launch.launcher_words import launcher_kind, split_launcher
 from powerccl.traces.run_info import RUN_FILE, RunInfo, parse_run_info
 
 if TYPE_CHECKING:
@@ -327,10 +327,8 @@ def program_of(command: list[str]) -> str:
     """The program that a command runs, without looking at files: a script's name, or the word behind a launcher."""
     if not command:
         return ""
-    if is_launcher(command):
-        words = [word for word in command[1:] if not word.startswith("-") and not word.isdigit()]
-        return job_name(words or command)
-    return job_name(command)
+    words = split_launcher(command, None).program if launcher_kind(command) else []
+    return job_name(words or command)
 
 
 @functools.cache

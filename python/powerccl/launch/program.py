@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from powerccl.files import MOST_PROGRAM, opened
+from powerccl.launch.launcher_words import MPI, TORCHRUN, launcher_kind, split_launcher
 
-_LAUNCHERS = ("mpiexec", "mpirun", "orterun", "prterun")
 _MOST_SCRIPTS = 4  # that each name the next as their interpreter; so does the kernel
 _LINE = 256  # bytes of a script's first line that the kernel reads
 
@@ -33,22 +33,23 @@ class Program:
 
 
 def is_launcher(command: list[str]) -> bool:
-    """Whether the command is an MPI launcher; Debian and modules add endings to the names."""
-    name = Path(command[0]).name
-    return name in _LAUNCHERS or name.startswith(tuple(f"{known}." for known in _LAUNCHERS))
+    """Whether the command is an MPI launcher."""
+    return launcher_kind(command) == MPI
+
+
+def program_words(command: list[str], environment: Mapping[str, str]) -> list[str]:
+    """The program that the ranks run with its arguments; the command itself if it is no launcher."""
+    if not launcher_kind(command):
+        return command
+    return split_launcher(command, environment).program
 
 
 def program_behind(command: list[str], environment: Mapping[str, str]) -> Path | None:
-    """The program that the ranks run: the first word behind a launcher's options that can be executed."""
-    path = environment.get("PATH")
-    words = command[1:] if is_launcher(command) else command[:1]
-    for word in words:
-        if word.startswith("-"):
-            continue
-        program = shutil.which(word, path=path)
-        if program:
-            return Path(program)
-    return None
+    """The file of the program that the ranks run; of torchrun's script, torchrun itself, which names its Python."""
+    if launcher_kind(command) != TORCHRUN or {"--no-python", "--no_python"} & set(command):
+        command = program_words(command, environment)
+    program = shutil.which(command[0], path=environment.get("PATH")) if command else None
+    return Path(program) if program else None
 
 
 def look_at(path: Path, environment: Mapping[str, str]) -> Program:

@@ -26,7 +26,7 @@ from powerccl.launch.launchers import JobLauncher
 from powerccl.launch.native import MPI_ADAPTER, NCCL_ADAPTER, NativeFiles
 from powerccl.launch.node_agent import NodeAgent
 from powerccl.launch.plan import decide_clocks
-from powerccl.launch.program import is_launcher, program_behind, takes_preload
+from powerccl.launch.program import is_launcher, program_words, takes_preload
 from powerccl.launch.request import LEARNING, NO_PROFILE, Request, recording_only, silent
 from powerccl.traces.helpers import HelperLog
 from powerccl.traces.job_labels import of_this_process
@@ -251,9 +251,8 @@ class Recording:
 
 
 def name_of(command: list[str], environment: Mapping[str, str]) -> str:
-    """A short name for a command; an MPI launcher's is its program's."""
-    behind = program_behind(command, environment) if is_launcher(command) else None
-    return job_name([str(behind), *command[1:]] if behind else command)
+    """A short name for a command; a launcher's is its program's."""
+    return job_name(program_words(command, environment) or command)
 
 
 def _arrange_leases(

@@ -8,7 +8,6 @@ as a local one does: when this process closes its input, or dies.
 from __future__ import annotations
 
 import platform
-import shutil
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -16,6 +15,7 @@ from pathlib import Path
 
 from powerccl.files import MIB, read_bytes
 from powerccl.launch import native
+from powerccl.launch.launcher_words import split_launcher
 from powerccl.launch.native import NativeFiles
 from powerccl.launch.node_agent import END_S
 from powerccl.launch.program import is_launcher
@@ -28,11 +28,11 @@ MOST_HOSTS = 64
 # How a launcher names hosts, in a list or in a file.
 HOSTS = ("-hosts", "-host", "--host", "-H")
 FILES = ("-f", "-hostfile", "--hostfile", "-machinefile", "--machinefile")
-# What decides how a process is started on another host; with how many words follow.
-KEPT = {
-    **dict.fromkeys(("-launcher", "-launcher-exec", "-bootstrap", "-bootstrap-exec", "-iface", "-localhost"), 1),
-    **dict.fromkeys(("-mca", "--mca", "-gmca", "--gmca", "--prtemca", "--pmixmca"), 2),
-}
+# What decides how a process is started on another host.
+KEPT = (
+    *("-launcher", "-launcher-exec", "-bootstrap", "-bootstrap-exec", "-iface", "-localhost"),
+    *("-mca", "--mca", "-gmca", "--gmca", "--prtemca", "--pmixmca"),
+)
 
 
 @dataclass
@@ -49,19 +49,14 @@ def launch_of(command: list[str], environment: Mapping[str, str]) -> Launch | No
     if not is_launcher(command):
         return None
     launch = Launch([command[0]])
-    at = 1
-    while at < len(command):
-        word, value = command[at], command[at + 1] if at + 1 < len(command) else ""
-        if word in HOSTS or word in FILES:
-            launch.hosts += _listed(value) if word in HOSTS else _in_file(Path(value))
-            launch.option = word if word in HOSTS else ("--host" if word.startswith("--") else "-host")
-            at += 1
-        elif word in KEPT:
-            launch.words += command[at : at + 1 + KEPT[word]]
-            at += KEPT[word]
-        elif not word.startswith("-") and not word.isdigit() and shutil.which(word, path=environment.get("PATH")):
-            break  # the program
-        at += 1
+    for option in split_launcher(command, environment).options:
+        name, equals, attached = option[0].partition("=")
+        value = attached if equals else "".join(option[1:])
+        if name in HOSTS or name in FILES:
+            launch.hosts += _listed(value) if name in HOSTS else _in_file(Path(value))
+            launch.option = name if name in HOSTS else ("--host" if name.startswith("--") else "-host")
+        elif name in KEPT:
+            launch.words += option
     launch.hosts = list(dict.fromkeys(launch.hosts))
     return launch if launch.hosts else None
 
