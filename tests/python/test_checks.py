@@ -116,7 +116,7 @@ class Nvml:
 
 
 def test_what_bounds_the_power_is_read() -> None:
-    assert read_power(Nvml((700, 400))) == [GpuPower(700, 700, reads=True), GpuPower(400, 700, reads=True)]
+    assert read_power(Nvml((700, 400))) == [GpuPower(700, 700, reads=True), GpuPower(400, 700, reads=True, index=1)]
     assert read_power(Nvml((700, 700), 0b10000010, 1))[0] == GpuPower(
         700, 700, ("Max-Q", "LLM training"), True, reads=True
     )
@@ -125,7 +125,7 @@ def test_what_bounds_the_power_is_read() -> None:
         **{name: getattr(Nvml((1, 1)), name) for name in ("nvmlInit_v2", "nvmlShutdown", "nvmlDeviceGetCount_v2")},
         nvmlDeviceGetHandleByIndex_v2=Nvml((1, 1)).nvmlDeviceGetHandleByIndex_v2,
     )
-    assert read_power(old) == [GpuPower(), GpuPower()]
+    assert read_power(old) == [GpuPower(), GpuPower(index=1)]
 
 
 def test_an_energy_counter_is_one_that_moves(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -144,8 +144,14 @@ def test_an_energy_counter_is_one_that_moves(monkeypatch: pytest.MonkeyPatch) ->
     assert still.state == "ok" and still.found.startswith("power readings only")
     nothing = energy_check(power_mw=2**32 - 1)
     assert nothing.state == "missing" and nothing.found == "neither energy counter nor power reading"
-    (some,) = check_energy([GpuPower(counts=True), GpuPower()])
-    assert some.state == "missing" and "1 of 2 GPUs tell neither" in some.found
+    eight = [GpuPower(counts=index != 3, reads=True, index=index) for index in range(8)]
+    (one,) = check_energy(eight)
+    assert (one.state, one.found) == ("ok", "energy counter on 7 of 8 GPUs; power readings on GPU 3")
+    (some,) = check_energy([*eight[2:5], GpuPower(index=5), GpuPower(index=7)])
+    assert some.state == "missing"
+    assert some.found == (
+        "energy counter on 2 of 5 GPUs; power readings on GPU 3; neither energy counter nor power reading on GPUs 5, 7"
+    )
     assert list(check_energy([])) == []
 
 

@@ -56,20 +56,31 @@ def check_gpus(gpus: Gpus, leases: bool = False) -> Iterator[Check]:
 
 
 def check_energy(gpus: Sequence[GpuPower]) -> Iterator[Check]:
-    """Where the energy of these GPUs is known from."""
-    known = sum(gpu.counts or gpu.reads for gpu in gpus)
-    if known and known == sum(gpu.counts for gpu in gpus):
-        source, advice = "total-energy counter (exact at any sampling interval)", ""
-    else:
-        source = "power readings only; energy is integrated from samples"
-        advice = "Volta and newer GPUs count it, unless their energy counter stands still"
-    if known < len(gpus):
-        source = f"{source}; {len(gpus) - known} of {plural(len(gpus), 'GPU')} tell neither energy nor power"
+    """Where the energy of each of these GPUs is known from."""
+    counted = [gpu.index for gpu in gpus if gpu.counts]
+    read = [gpu.index for gpu in gpus if gpu.reads and not gpu.counts]
+    unknown = [gpu.index for gpu in gpus if not gpu.counts and not gpu.reads]
+    if not gpus:
+        return
+    if len(counted) == len(gpus):
+        yield Check("energy", "ok", "total-energy counter (exact at any sampling interval)")
+        return
+    parts = [f"energy counter on {len(counted)} of {plural(len(gpus), 'GPU')}"] if counted else []
+    if len(read) == len(gpus):
+        parts.append("power readings only; energy is integrated from samples")
+    elif read:
+        parts.append(f"power readings on {_gpu_names(read)}")
+    if unknown:
+        where = f" on {_gpu_names(unknown)}" if len(unknown) < len(gpus) else ""
+        parts.append(f"neither energy counter nor power reading{where}")
         advice = "their energy is not known: check them by nvidia-smi -q -d POWER"
-    if gpus and not known:
-        source = "neither energy counter nor power reading"
-    if gpus:
-        yield Check("energy", "ok" if known == len(gpus) else "missing", source, advice)
+    else:
+        advice = "Volta and newer GPUs count it, unless their energy counter stands still"
+    yield Check("energy", "missing" if unknown else "ok", "; ".join(parts), advice)
+
+
+def _gpu_names(indices: Sequence[int]) -> str:
+    return f"GPU{'s' if len(indices) > 1 else ''} {', '.join(map(str, indices))}"
 
 
 def check_power(gpus: Sequence[GpuPower]) -> Iterator[Check]:

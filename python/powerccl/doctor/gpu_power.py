@@ -61,6 +61,7 @@ class GpuPower:
     smoothing: bool | None = None
     counts: bool = False
     reads: bool = False
+    index: int = 0  # as NVML counts
 
 
 def query_power(library: str = NVML) -> list[GpuPower]:
@@ -94,6 +95,7 @@ def read_power(nvml: Any) -> list[GpuPower]:
                         _smoothing(nvml, device),
                         _counts(nvml, device),
                         _watts(nvml, "nvmlDeviceGetPowerUsage", device) is not None,
+                        index,
                     )
                 )
     nvml.nvmlShutdown()
