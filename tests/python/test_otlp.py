@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from synthetic import training_run, uuid
+from synthetic import MS, TraceWriter, training_run, uuid, write_info
 from test_export import collector_of, scraped, value
 
 pytest.importorskip("opentelemetry.sdk", reason="opentelemetry-sdk is not installed")
@@ -97,7 +97,7 @@ def test_a_collector_receives_what_prometheus_does(receiver: Receiver, tmp_path:
         assert own["hw.type"] == "gpu" and own["hw.id"] in (uuid(0), uuid(1)) and own["hw.name"] == f"GPU {own['gpu']}"
         joules = value(samples, "powerccl_gpu_energy_joules_total", uuid=own["hw.id"])
         assert point.as_double == joules > 0
-        assert 0 < point.start_time_unix_nano < point.time_unix_nano
+        assert point.start_time_unix_nano == 0, "this run does not say when it began"
     assert len(energy.sum.data_points) == 2
     power = metrics["hw.power"]
     assert power.unit == "W" and power.WhichOneof("data") == "gauge"
@@ -110,11 +110,62 @@ def test_a_collector_receives_what_prometheus_does(receiver: Receiver, tmp_path:
     assert texts(metrics["powerccl.job_info"].gauge.data_points[0].attributes)["run"] == str(folder)
     count = sum(len(getattr(each, each.WhichOneof("data")).data_points) for each in metrics.values())
     assert count == len(samples)
-    starts = [
-        {point.start_time_unix_nano for point in received(post)["hw.energy"].sum.data_points}
-        for post in (first, second)
-    ]
-    assert starts[0] == starts[1], "another start would say that the counter began again"
+    assert len(received(second)) == len(metrics)
+
+
+def starts_of(receiver: Receiver) -> list[set[int]]:
+    """Starts of all counters of the run, push by push."""
+    pushes = []
+    for _, post in receiver.posts:
+        points = [point for metric in received(post).values() for point in metric.sum.data_points]
+        assert points and all(point.start_time_unix_nano <= point.time_unix_nano for point in points)
+        pushes.append({point.start_time_unix_nano for point in points if "run" in texts(point.attributes)})
+    return pushes
+
+
+@pytest.mark.parametrize("ended", [False, True])
+def test_counters_begin_with_the_run_however_late_an_exporter_is(
+    receiver: Receiver, tmp_path: Path, ended: bool
+) -> None:
+    """Nor does it matter on which host it runs: `elapsed` is known on the launcher's alone while the run lasts."""
+    folder, end_ns = training_run(tmp_path / "run"), 1_800 * MS
+    write_info(folder, end_ns if ended else 0, None, started_at="2026-03-01T12:00:00+0100", host="elsewhere")
+    for _ in range(2):
+        node, collector = collector_of(folder)
+        push = Push(receiver.url, collector.collect, node.host)
+        push()
+        write_info(folder, end_ns, started_at="2026-03-01T12:00:00+0100", host="elsewhere")
+        collector._looked_s = float("-inf")
+        push()
+    assert starts_of(receiver) == [{1_772_362_800 * 10**9}] * 4
+
+
+def test_the_start_of_a_counter_stays_whatever_is_read_later(receiver: Receiver, tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    folder.mkdir()
+    for rank, begun_s in enumerate((1_700_000_007, 1_700_000_005)):
+        trace = TraceWriter(rank, 2, start_realtime_ns=begun_s * 10**9)
+        trace.call(1, 10 * MS, 1 << 20)
+        trace.write(folder)
+    node, collector = collector_of(folder)
+    push = Push(receiver.url, collector.collect, node.host)
+    push()
+    write_info(folder, 100 * MS, started_at="2020-01-01T00:00:00+0000")
+    collector._looked_s = float("-inf")
+    push()
+    assert starts_of(receiver) == [{1_700_000_005 * 10**9}] * 2
+
+
+def test_no_counter_begins_after_its_points(receiver: Receiver, tmp_path: Path) -> None:
+    """A host whose clock is ahead wrote run.json."""
+    folder = training_run(tmp_path / "run")
+    write_info(folder, 1_800 * MS, started_at="2099-01-01T00:00:00+0000")
+    node, collector = collector_of(folder)
+    push = Push(receiver.url, collector.collect, node.host)
+    push()
+    push()
+    (first,), (second,) = starts_of(receiver)
+    assert first == second > 0
 
 
 def test_a_collector_that_takes_nothing_is_named(receiver: Receiver, tmp_path: Path) -> None:

@@ -3,8 +3,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections import Counter, deque
+from datetime import datetime
 from itertools import pairwise
 from pathlib import Path
 
@@ -47,6 +49,7 @@ class Watcher:
         self._domains: dict[tuple[str, str], deque[tuple[int, int]]] = {}
         self._mpi = MpiState()
         self._names = Names()
+        self._started_unix_s: float | None = None
         self._boot_id = boot_id().replace("-", "")
         self._used: dict[tuple[str, str], Used] = {}  # of a run that has ended
         self._used_of: tuple[object, ...] = ()
@@ -140,6 +143,9 @@ class Watcher:
         )
         if info and info.start_ns and (ended or info.host == host):
             job.elapsed_s = ((info.end_ns or now_ns) - info.start_ns) / 1e9
+        if self._started_unix_s is None:  # counters begin then: it stays, whatever is read later
+            self._started_unix_s = self._started()
+        job.started_unix_s = self._started_unix_s
         kinds: Kinds = {}
         restarted = self._restarted()
         lives = [life_of_header(self._header(path), rank.newest_ns) for path, rank in self._ranks.items()]
@@ -162,6 +168,14 @@ class Watcher:
         self._sampled(job, nows, now_ns)
         job.mpi = self._mpi.findings(nows, now_ns, round(self.window_s * 1e9))
         return job
+
+    def _started(self) -> float | None:
+        """When the run began, Unix time: by run.json, else by the first trace that was begun; None: not known."""
+        with contextlib.suppress(ValueError):
+            started_at = self.run.info.started_at if self.run.info else ""
+            return datetime.strptime(started_at, "%Y-%m-%dT%H:%M:%S%z").timestamp()
+        begun = [about.start_realtime_ns for about in self.run.abouts() if about.start_realtime_ns]
+        return min(begun) / 1e9 if begun else None
 
     def _header(self, path: Path) -> TraceHeader:
         about = self._about[path].about

@@ -47,6 +47,7 @@ METRICS: tuple[tuple[str, str, tuple[str, ...], str], ...] = (
         "1 for each job; its labels say how it was started, and which Slurm job, pod and container it is.",
     ),
     ("powerccl_job_running", "gauge", RUN, "1 while the job runs, 0 when it has ended."),
+    ("powerccl_job_start_time_seconds", "gauge", RUN, "Start of the job, seconds since 1970."),
     ("powerccl_job_elapsed_seconds", "gauge", RUN, "Since the job's start."),
     ("powerccl_job_restarts", "gauge", RUN, "Times that all ranks were started again, as by torchrun --max-restarts."),
     ("powerccl_job_exit_code", "gauge", RUN, "Exit code, once the job has ended."),
@@ -273,6 +274,7 @@ def _job(metrics: _Families, run: str, job: LiveJob, hosts: Container[str]) -> N
     known = [job.labels.get(name, "") for name in LABELS]
     metrics.add("powerccl_job_info", 1, run, job.run, job.user, job.policy, job.clocks, emulated, *known)
     metrics.add("powerccl_job_running", 0 if job.ended else 1, run)
+    metrics.add("powerccl_job_start_time_seconds", job.started_unix_s, run)
     metrics.add("powerccl_job_elapsed_seconds", job.elapsed_s, run)
     metrics.add("powerccl_job_restarts", job.restarts, run)
     metrics.add("powerccl_job_exit_code", job.exit_code if job.ended else None, run)

@@ -60,7 +60,7 @@ def otlp_name(name: str) -> str:
 
 
 class Push:
-    """Posts the metrics of a collector. Counters begin when their job does, for as long as this lives."""
+    """Posts the metrics of a collector. A run's counters begin when the run does; another start would mean a reset."""
 
     def __init__(self, url: str, families: Callable[[], Iterable[Family]], host: str) -> None:
         """`families`: the metrics now; `host`: of this exporter.
@@ -73,7 +73,7 @@ class Push:
         self._families = families
         about = {"service.name": "powerccl", "service.version": __version__, "host.name": host}
         self._resource = Resource.create(about)
-        self._starts: dict[str, int] = {}  # of runs, Unix ns
+        self._starts: dict[str, int] = {}  # of runs, Unix ns, as the first push had them; 0: not known
         self._reasons = _Reasons()
         self._exporter = OTLPMetricExporter(endpoint=self.url)
 
@@ -93,9 +93,10 @@ class Push:
 
     def _data(self, families: list[Family], now_ns: int) -> MetricsData:
         for family in families:
-            if family.name == "powerccl_job_elapsed_seconds":
+            if family.name == "powerccl_job_start_time_seconds":
                 for sample in family.samples:
-                    self._starts.setdefault(sample.labels["run"], now_ns - round(sample.value * 1e9))
+                    # Clocks of hosts differ: no point may be older than its start.
+                    self._starts.setdefault(sample.labels["run"], min(round(sample.value * 1e9), now_ns))
         by_name: dict[str, list[Family]] = {}
         for family in families:
             by_name.setdefault(otlp_name(family.name), []).append(family)
@@ -109,7 +110,7 @@ class Push:
         points = [
             NumberDataPoint(
                 attributes(family.name, sample.labels),
-                self._starts.get(sample.labels.get("run", ""), 0) if counts else 0,  # 0: not known
+                self._starts.setdefault(sample.labels.get("run", ""), 0) if counts else 0,
                 now_ns,
                 sample.value,
             )

@@ -238,6 +238,11 @@ class LiveRun:
         """Whether anything waits for the next look."""
         return self.behind > 0 or any(samples.behind for samples in self._samples.values())
 
+    def abouts(self) -> list[TraceHeader]:
+        """Headers of the run's traces that have one."""
+        traces = (trace for trace in self._traces.values() if not self._is_another_runs(trace))
+        return [trace.about for trace in traces if trace.about is not None]
+
     def close(self) -> None:
         """Let go of all files."""
         for trace in self._traces.values():

@@ -121,6 +121,7 @@ class LiveJob(msgspec.Struct, kw_only=True):
     labels: dict[str, str] = {}  # traces.job_labels.LABELS, of this host's processes where hosts differ
     pids: list[int] = []
     started_at: str = ""
+    started_unix_s: float | None = None  # the same; without run.json, when the first of its ranks began to record
     elapsed_s: float | None = None
     ended: bool = False
     exit_code: int | None = None
