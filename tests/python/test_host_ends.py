@@ -11,6 +11,7 @@ import synthetic
 from synthetic import MS
 
 from powerccl.traces.folder import read_run
+from powerccl.traces.helpers import AGENT, STARTED_AGAIN, HelperLog
 
 WALL_NS = 1_700_000_000_000 * MS
 HEAD = "# host: {0}\n# boot_id: {0}\n# start_ns: {1}\n# start_realtime_ns: {2}\n# interval_ns: 100000000\n"
@@ -27,7 +28,7 @@ def write_cpu(folder: Path, host: str, start_ns: int, length_ns: int, ended: boo
 
 def problems(folder: Path) -> list[str]:
     """What a report says of the hosts."""
-    return [text for text in read_run(folder).problems if "killed" in text or "agent" in text]
+    return [text for text in read_run(folder).problems if any(word in text for word in ("killed", "agent", "went on"))]
 
 
 @pytest.mark.parametrize(
@@ -73,6 +74,43 @@ def test_a_host_that_may_still_end_is_not_named(tmp_path: Path, monkeypatch: pyt
     monkeypatch.setattr(time, "time_ns", lambda: WALL_NS + 6000 * MS)
     assert problems(tmp_path) == []
     monkeypatch.setattr(time, "time_ns", lambda: WALL_NS + 9000 * MS)
+    assert len(problems(tmp_path)) == 1
+
+
+@pytest.mark.parametrize(
+    ("recorded_ms", "named"),
+    [
+        (5500, ["samples of node2 end at second 3.0; its ranks went on to second 5.5"]),
+        (9000, ["samples of node2 end at second 3.0; its ranks went on to second 9.0"]),  # they still run
+        (
+            4000,  # what a killed agent had not written yet
+            [
+                "node2 was killed, lost power or could not write:"
+                " its record ends at second 4.0, 1.00 s before the last host's"
+            ],
+        ),
+    ],
+)
+def test_a_host_whose_ranks_outlived_its_agent_was_not_killed(
+    tmp_path: Path, recorded_ms: int, named: list[str]
+) -> None:
+    write_cpu(tmp_path, "node1", 50_000 * MS, 5000 * MS, True)
+    write_cpu(tmp_path, "node2", 900 * MS, 3000 * MS, False)
+    trace = synthetic.mpi_trace(0, 2, host="node2", start_ns=900 * MS)
+    trace.mpi_total((900 + recorded_ms) * MS, "Allreduce", 4, 3 * MS)
+    trace.write(tmp_path, "mpi-0.trace")
+    synthetic.write_info(tmp_path, 60_000 * MS)
+    assert problems(tmp_path) == named
+
+
+def test_a_host_whose_launcher_saw_the_agents_end_was_not_killed(tmp_path: Path) -> None:
+    write_cpu(tmp_path, "node1", 50_000 * MS, 5000 * MS, True)
+    write_cpu(tmp_path, "node2", 900 * MS, 3000 * MS, False)
+    synthetic.write_info(tmp_path, 60_000 * MS)
+    events = HelperLog(tmp_path, "node2")
+    events.note(AGENT, "was killed by signal 9")
+    assert problems(tmp_path) == []
+    events.note(AGENT, STARTED_AGAIN)
     assert len(problems(tmp_path)) == 1
 
 

@@ -141,7 +141,7 @@ def read_run(
     run.ranks.sort(key=lambda trace: (trace.rank, trace.start_ns))
     run.mpi.sort(key=lambda trace: (trace.rank, trace.start_ns))
     run.helpers = [event for events in _read_each(run, f"{HELPERS}*{SUFFIX}", read_helper_events) for event in events]
-    run.problems += [*about_unsampled(run.cpu, run.mpi), *abrupt_ends(run.cpu, [*run.ranks, *run.mpi])]
+    run.problems += [*about_unsampled(run.cpu, run.mpi), *abrupt_ends(run.cpu, [*run.ranks, *run.mpi], run.helpers)]
     reference = run.window_host or (info.host if info else "")
     run.host_clocks = align_hosts(run.ranks, run.mpi, run.power, run.cpu, run.helpers, reference)
     run.problems += [problem for rank in [*run.ranks, *run.mpi] for problem in rank.problems]

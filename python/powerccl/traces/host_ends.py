@@ -9,38 +9,67 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from powerccl import quantities
+from powerccl.traces.helpers import AGENT, STARTED_AGAIN
 from powerccl.traces.sample_file import number_of
 
 if TYPE_CHECKING:
     from powerccl.traces.cpu import CpuLog
+    from powerccl.traces.helpers import HelperEvent
     from powerccl.traces.rank import RankTrace
 
 AGAIN_NS = 1_000_000_000  # rows later than that behind the line are those of another agent
 # Rows wait for a second in an agent, and it ends within seconds of its job. A host that was silent for this long has
 # ended. At half, a host that ends last could be taken for a killed one. At double, a killed one is named later.
 SILENT_NS = 4_000_000_000
+# Ranks that recorded for longer than that behind the last sample outlived their agent. A killed agent loses up to a
+# second of samples. At half, ranks of a killed host would seem to go on. At double, the end of a run hides more.
+OUTLIVED_NS = 2_000_000_000
 APART_NS = 1_000_000_000  # between wall clocks of hosts, and between an agent's looks at its two clocks
 
 
-def abrupt_ends(cpu: Sequence[CpuLog], traces: Sequence[RankTrace]) -> list[str]:
-    """A sentence of each host whose agent ended before it could say so, while others went on to their end."""
+@dataclass(frozen=True)
+class _End:
+    """When the samples of a host end and when all that it recorded; wall clock: hosts agree on that at least."""
+
+    host: str
+    sampled_ns: int
+    last_ns: int
+    in_order: bool  # its agent ended so
+
+
+def abrupt_ends(cpu: Sequence[CpuLog], traces: Sequence[RankTrace], helpers: Sequence[HelperEvent] = ()) -> list[str]:
+    """A sentence of each host whose agent ended before it could say so, while others went on to their end.
+
+    Where its ranks went on, or its launcher saw the agent's end, the agent alone was killed.
+    """
     ends = [_end(log, traces) for log in cpu if len(log.samples)]
-    finished = [last_ns for _, last_ns, in_order in ends if in_order]
+    finished = [end.last_ns for end in ends if end.in_order]
     if not finished:
         return []
     origin = min(_wall_ns(log, int(log.samples["time_ns"].to_numpy()[0])) for log in cpu if len(log.samples))
+    latest = {event.host: event.what for event in helpers if event.helper == AGENT}
+    silent_ns = time.time_ns() - SILENT_NS
     said = []
-    for host, last_ns, in_order in ends:
-        if in_order or last_ns > max(finished) + APART_NS or last_ns > time.time_ns() - SILENT_NS:
+    for end in ends:
+        if end.in_order or end.sampled_ns > silent_ns:
             continue
-        before = quantities.seconds(max(max(finished) - last_ns, 0) / 1e9)
-        said.append(
-            f"{host} was killed, lost power or could not write: its record ends at second"
-            f" {(last_ns - origin) / 1e9:.1f}, {before} before the last host's"
-        )
+        launcher_lived = latest.get(end.host.partition("~")[0], STARTED_AGAIN) != STARTED_AGAIN
+        ends_s = (end.last_ns - origin) / 1e9
+        if end.last_ns - end.sampled_ns > OUTLIVED_NS:
+            sampled_s = (end.sampled_ns - origin) / 1e9
+            said.append(
+                f"samples of {end.host} end at second {sampled_s:.1f}; its ranks went on to second {ends_s:.1f}"
+            )
+        elif end.last_ns <= min(max(finished) + APART_NS, silent_ns) and not launcher_lived:
+            before = quantities.seconds(max(max(finished) - end.last_ns, 0) / 1e9)
+            said.append(
+                f"{end.host} was killed, lost power or could not write: its record ends at second"
+                f" {ends_s:.1f}, {before} before the last host's"
+            )
     return said
 
 
@@ -60,13 +89,13 @@ def about_unsampled(cpu: Sequence[CpuLog], mpi: Sequence[RankTrace]) -> list[str
     ]
 
 
-def _end(log: CpuLog, traces: Sequence[RankTrace]) -> tuple[str, int, bool]:
-    """A host, when its record ends, and whether its agent ended in order. Hosts agree on the wall clock at least."""
+def _end(log: CpuLog, traces: Sequence[RankTrace]) -> _End:
     ended_ns = number_of(log.about, "ended_ns")
-    last_ns = int(log.samples["time_ns"].to_numpy().max())
+    sampled_ns = int(log.samples["time_ns"].to_numpy().max())
     latest = (trace.last_ns() for trace in traces if trace.host == log.host)
-    in_order = ended_ns > 0 and last_ns <= ended_ns + AGAIN_NS
-    return log.host, _wall_ns(log, max(last_ns, *latest, ended_ns if in_order else 0)), in_order
+    in_order = ended_ns > 0 and sampled_ns <= ended_ns + AGAIN_NS
+    last_ns = max(sampled_ns, *latest, ended_ns if in_order else 0)
+    return _End(log.host, _wall_ns(log, sampled_ns), _wall_ns(log, last_ns), in_order)
 
 
 def _wall_ns(log: CpuLog, time_ns: int) -> int:
