@@ -157,3 +157,27 @@ def test_one_powerccl_run_on_the_first_node_has_the_jobs_name(site: Site) -> Non
     (folder,) = runs_of(place)
     assert folder.name.startswith("slurm-")
     assert ".0-train-" in folder.name
+
+
+# What starts four ranks on two nodes in a batch script, whether the prolog is asked, and where ranks are recorded.
+LAUNCHERS = {
+    "Hydra": ("mpiexec.hydra -n 4", "1", {"node1": 2, "node2": 2}),
+    "Open MPI": ("mpirun.openmpi --allow-run-as-root -n 4", "1", {"node2": 2}),
+    "Open MPI, named": ("mpirun.openmpi --allow-run-as-root -n 4 powerccl run -q --", "0", {"node1": 2, "node2": 2}),
+}
+
+
+@pytest.mark.parametrize("name", LAUNCHERS)
+def test_daemons_of_an_mpi_launcher_are_tasks_of_a_step(site: Site, name: str) -> None:
+    """All of Hydra's are; Open MPI's mpirun starts the ranks of its own node itself, outside of any step."""
+    launcher, record, expected = LAUNCHERS[name]
+    if not shutil.which(launcher.split()[0], path=site.environment["PATH"]):
+        pytest.skip(f"needs {launcher.split()[0]}")
+    place = site.user(name.replace(" ", "-"))
+    head = "#!/bin/bash\n#SBATCH --nodes=2 --ntasks-per-node=2\n"
+    bench = "powerccl-bench-mpi allreduce -b 8 -e 8 -n 50 -w 2"
+    ended = site.submit(f"{head}export POWERCCL_RECORD={record}\n{launcher} {bench}\n", place)
+    assert ended == "JobState=COMPLETED ExitCode=0:0", (place / "out").read_text() + site.logs()
+    (folder,) = runs_of(place)
+    hosts_of_ranks = [trace.host for trace in read_run(folder).mpi]
+    assert {host: hosts_of_ranks.count(host) for host in hosts_of_ranks} == expected
