@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Measure a report at scale: of 4,096 ranks on 512 hosts, and of 8,000,000 kernels of eight ranks.
+"""Measure a report at scale: of 4,096 ranks on 512 hosts, and of 8,000,000 kernels of eight ranks, once restarted.
 
-Both runs are generated, and alike each time (tests/support/big_run.py): 100 and 1,000,000 collectives of all ranks,
+All runs are generated, and alike each time (tests/support/big_run.py): 100 and 1,000,000 collectives of all ranks,
 with samples of power every 20 ms. A report prints its text and writes HTML and JSON. `seconds` is wall time with the
 command's start, `processor_s` user and system time of it, `peak_mib` the largest resident memory of the process.
 `covered_pct`: of the run's kernels, those that the report has times of.
@@ -27,9 +27,10 @@ from support.figures import Figures, about, one, show, spread, write
 from powerccl.quantities import plural
 
 ROUNDS = 3
-RUNS = {  # collectives, ranks, hosts, seconds: 0 is as long as the collectives take
-    "report_4096": (100, 4096, 512, 10.0),
-    "report_8m": (1_000_000, 8, 1, 0.0),
+RUNS = {  # collectives, ranks, hosts, seconds (0: as long as the collectives take), starts of all ranks
+    "report_4096": (100, 4096, 512, 10.0, 1),
+    "report_8m": (1_000_000, 8, 1, 0.0, 1),
+    "report_restarted": (1_000_000, 8, 1, 0.0, 2),
 }
 COMMAND = "make figures-scale"
 # A child of its own, so that RUSAGE_CHILDREN is of one report alone.
@@ -61,8 +62,8 @@ def once(folder: Path, page: Path, findings: Path) -> tuple[float, float, float]
 
 def figures(name: str, scratch: Path, rounds: int) -> Figures:
     """Of one of RUNS; the value is the median."""
-    collectives, ranks, hosts, seconds = RUNS[name]
-    folder = write_run(scratch / name, collectives, ranks, hosts=hosts, seconds=seconds)
+    collectives, ranks, hosts, seconds, starts = RUNS[name]
+    folder = write_run(scratch / name, collectives, ranks, hosts=hosts, seconds=seconds, starts=starts)
     page, findings = scratch / "page.html", scratch / "findings.json"
     taken = []
     for _ in range(rounds):
@@ -81,7 +82,7 @@ def figures(name: str, scratch: Path, rounds: int) -> Figures:
 def main() -> int:
     """Exit code 0."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("runs", nargs="*", metavar="RUN", help=f"{', '.join(RUNS)}; both without")
+    parser.add_argument("runs", nargs="*", metavar="RUN", help=f"{', '.join(RUNS)}; all without")
     parser.add_argument("--rounds", type=int, default=ROUNDS)
     parser.add_argument("--out", type=Path, default=ROOT / "build/figures/scale.json")
     parser.add_argument("--keep", type=Path, metavar="FILE", help="also write them as evidence/results keeps figures")
@@ -97,7 +98,8 @@ def main() -> int:
     write(options.out, found)
     conditions = (
         "generated runs: 4,096 ranks on 512 hosts with 100 collectives in 10 s; eight ranks with 1,000,000 collectives "
-        "in 1,000 s, which are 8,000,000 kernels and 16,000,000 records; samples of power every 20 ms; text, HTML and "
+        "in 1,000 s, which are 8,000,000 kernels and 16,000,000 records, and the same with all ranks started again in "
+        "the middle; samples of power every 20 ms; text, HTML and "
         f"JSON; {plural(options.rounds, 'round')}, median. Processes that waited for 2 processors, the last minute's "
         f"mean before and after each run: {', '.join(f'{load:.1f}' for load in loads)}; "
         f"{time.monotonic() - begin:.0f} s in all"

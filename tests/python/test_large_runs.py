@@ -46,6 +46,7 @@ def test_every_figure_is_that_of_a_run_that_fits_memory(tmp_path: Path) -> None:
         exposed_run(tmp_path / "waits", ranks=4, late_ms=30),
         exposed_run(tmp_path / "power", ranks=2, waits=False),
         elastic_run(tmp_path / "elastic", [4, 3]),
+        write_run(tmp_path / "restarted", 300, 4, seconds=4, starts=3),
         training_run(tmp_path / "few"),
         *(synthetic_run(tmp_path / str(seed), seed) for seed in range(12)),
     ]
@@ -84,6 +85,24 @@ def test_of_a_large_run_energy_is_that_of_a_part_and_all_else_of_the_whole(
     assert "in the middle of the run" in report_page(made)
     write_perfetto(made, tmp_path / "run.perfetto")
     assert (tmp_path / "run.perfetto").stat().st_size > 100_000
+
+
+def test_ranks_that_were_started_again_keep_a_part_as_well(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first start was short: the part is of the other."""
+    folder = write_run(tmp_path / "run", 4000, 4, seconds=24, starts=2)
+    short = write_run(tmp_path / "short", 20, 4, starts=2)
+    for rank in range(4):
+        (short / f"rank-{rank}-1.trace").rename(folder / f"rank-{rank}-1.trace")
+    whole = run_folder.read_run(folder)
+    monkeypatch.setattr(run_folder, "PART_RECORDS", 4_000)
+    part = run_folder.read_run(folder, kept_records=10_000)
+    assert [trace.incarnations for trace in part.ranks] == [2] * 4
+    kept = sum(len(rows) for trace in part.ranks for rows in trace.kinds.values())
+    assert 2_000 < kept < 6_000 < sum(trace.records for trace in part.ranks)
+    for one, other in zip(whole.ranks, part.ranks, strict=True):
+        assert (one.records, one.gaps) == (other.records, other.gaps)
+        again = other.whole().kinds
+        assert all((rows == again[kind]).all() for kind, rows in one.kinds.items())
 
 
 def test_energy_is_that_of_some_gpus_where_they_are_many(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,6 +13,7 @@ comes late. Samples of power every 20 ms. A run may pause between iterations, to
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 from pathlib import Path
 
@@ -48,7 +49,7 @@ def _ranks_per_host(ranks: int, hosts: int) -> int:
     return -(-ranks // hosts)
 
 
-def _header(rank: int, ranks: int, hosts: int, committed: int) -> npt.NDArray[np.void]:
+def _header(rank: int, ranks: int, hosts: int, committed: int, begin_ns: int, start: int) -> npt.NDArray[np.void]:
     header = np.zeros(1, records.HEADER)
     for name, value in {
         "magic": records.MAGIC,
@@ -59,9 +60,10 @@ def _header(rank: int, ranks: int, hosts: int, committed: int) -> npt.NDArray[np
         "rank": rank,
         "nranks": ranks,
         "local_rank": rank % _ranks_per_host(ranks, hosts),
-        "pid": 4000 + rank,
-        "start_ns": SLOT_NS,
-        "start_realtime_ns": 1_750_000_000_000_000_000,
+        "pid": 4000 + start * ranks + rank,
+        "starts": start,
+        "start_ns": begin_ns,
+        "start_realtime_ns": 1_750_000_000_000_000_000 + begin_ns,
         "committed": committed,
         "host": host(rank, ranks, hosts).encode(),
         "gpu_uuid": uuid(rank).encode(),
@@ -80,14 +82,14 @@ def times(number: Ints, rank: int, ranks: int, pause_ns: int = 0) -> tuple[Ints,
     return slot + late, slot + 70_000 + LENGTHS_NS[number % 10]
 
 
-def _piece(first: int, count: int, rank: int, ranks: int, pause_ns: int) -> npt.NDArray[np.void]:
-    """CALL and KERNEL records of collectives first to first + count, in turn."""
+def _piece(first: int, count: int, rank: int, ranks: int, pause_ns: int, begin: int) -> npt.NDArray[np.void]:
+    """CALL and KERNEL records of collectives first to first + count, in turn; calls count from collective `begin`."""
     number = np.arange(first, first + count)
     start, stop = times(number, rank, ranks, pause_ns)
     rows = np.zeros(2 * count, records.RECORD)
     calls, kernels = np.zeros(count, records.LAYOUTS[records.CALL]), np.zeros(count, records.LAYOUTS[records.KERNEL])
     for part, kind in ((calls, records.CALL), (kernels, records.KERNEL)):
-        part["kind"], part["call_id"] = kind, number + 1
+        part["kind"], part["call_id"] = kind, number + 1 - begin
         part["bytes"], part["pattern"] = BYTES[number % 10], PATTERNS[number % 10]
     calls["flags"] = records.FLAG_KERNEL_ASKED
     calls["start_ns"] = (number + 2) * SLOT_NS + number // 10 * pause_ns - 200_000
@@ -100,28 +102,43 @@ def _piece(first: int, count: int, rank: int, ranks: int, pause_ns: int) -> npt.
     return rows
 
 
-def _comm(rank: int, ranks: int, hosts: int) -> npt.NDArray[np.void]:
+def _comm(rank: int, ranks: int, hosts: int, begin_ns: int) -> npt.NDArray[np.void]:
     row = np.zeros(1, records.LAYOUTS[records.COMM])
-    row["kind"], row["time_ns"], row["comm_id"] = records.COMM, SLOT_NS, 0xABCD
+    row["kind"], row["time_ns"], row["comm_id"] = records.COMM, begin_ns, 0xABCD + begin_ns
     row["nranks"], row["rank"], row["nnodes"], row["name"] = ranks, rank, hosts, b"world"
     row["device"] = rank % _ranks_per_host(ranks, hosts)
     return row
 
 
 def write_traces(
-    folder: Path, collectives: int, ranks: int, hole_records: int = 0, pause_ns: int = 0, hosts: int = 1
+    folder: Path,
+    collectives: int,
+    ranks: int,
+    hole_records: int = 0,
+    pause_ns: int = 0,
+    hosts: int = 1,
+    starts: int = 1,
 ) -> None:
-    """Traces of all ranks; `hole_records` of nothing (kind 0) lie in the middle of each, sparse on the disk."""
-    for rank in range(ranks):
-        with (folder / f"rank-{rank}.trace").open("wb") as file:
-            header = _header(rank, ranks, hosts, 1 + 2 * collectives + hole_records)
+    """Traces of all ranks; `hole_records` of nothing (kind 0) lie in the middle of each, sparse on the disk.
+
+    An elastic launcher that starts all ranks several times leaves a trace of each rank and start.
+    """
+    each = collectives // starts // 10 * 10
+    for rank, start in itertools.product(range(ranks), range(starts)):
+        begin, count = start * each, each if start + 1 < starts else collectives - start * each
+        begin_ns = begin // 10 * (10 * SLOT_NS + pause_ns) + SLOT_NS
+        name = f"rank-{rank}.trace" if starts == 1 else f"rank-{rank}-{start + 1}.trace"
+        with (folder / name).open("wb") as file:
+            number = start + 1 if starts > 1 else 0
+            header = _header(rank, ranks, hosts, 1 + 2 * count + hole_records, begin_ns, number)
             file.write(header.tobytes().ljust(records.HEADER_BYTES, b"\0"))
-            file.write(_comm(rank, ranks, hosts).tobytes())
-            middle = (collectives // PIECE + 1) // 2 * PIECE
-            for first in range(0, collectives, PIECE):
+            file.write(_comm(rank, ranks, hosts, begin_ns).tobytes())
+            middle = (count // PIECE + 1) // 2 * PIECE
+            for first in range(0, count, PIECE):
                 if first == middle:
                     file.seek(hole_records * records.RECORD_BYTES, 1)
-                file.write(_piece(first, min(PIECE, collectives - first), rank, ranks, pause_ns).tobytes())
+                rows = _piece(begin + first, min(PIECE, count - first), rank, ranks, pause_ns, begin)
+                file.write(rows.tobytes())
 
 
 def write_samples(
@@ -164,18 +181,24 @@ def _write_host(path: Path, ranks: range, end_ns: int, interval_ns: int, pause_n
 
 
 def write_run(
-    folder: Path, collectives: int, ranks: int = 8, records_in_all: int = 0, seconds: float = 0.0, hosts: int = 1
+    folder: Path,
+    collectives: int,
+    ranks: int = 8,
+    records_in_all: int = 0,
+    seconds: float = 0.0,
+    hosts: int = 1,
+    starts: int = 1,
 ) -> Path:
     """A whole run folder; with `records_in_all` its traces are that long, mostly of nothing.
 
-    With `seconds` the run is that long: it pauses after each iteration.
+    With `seconds` the run is that long: it pauses after each iteration. All ranks are started `starts` times.
     """
     folder.mkdir(parents=True, exist_ok=True)
     hole = max(0, records_in_all // ranks - 2 * collectives - 1)
     end_ns = (collectives + 4) * SLOT_NS
     pause_ns = max(0, int(seconds * 1e9) - end_ns) // max(collectives // 10, 1)
     end_ns += collectives // 10 * pause_ns
-    write_traces(folder, collectives, ranks, hole, pause_ns, hosts)
+    write_traces(folder, collectives, ranks, hole, pause_ns, hosts, starts)
     write_samples(folder, end_ns, ranks, pause_ns=pause_ns, hosts=hosts)
     info = {
         "command": ["python", "train.py"],
@@ -200,9 +223,9 @@ def main() -> None:
     parser.add_argument("--hosts", type=int, default=1, help="that the ranks are on")
     parser.add_argument("--records", type=int, default=0, help="make the traces this long in all, sparse")
     parser.add_argument("--seconds", type=float, default=0, help="make the run this long: it pauses between iterations")
-    arguments = parser.parse_args()
-    shape = (arguments.collectives, arguments.ranks, arguments.records, arguments.seconds, arguments.hosts)
-    write_run(arguments.folder, *shape)
+    parser.add_argument("--starts", type=int, default=1, help="of all ranks, as by an elastic launcher")
+    made = parser.parse_args()
+    write_run(made.folder, made.collectives, made.ranks, made.records, made.seconds, made.hosts, made.starts)
 
 
 if __name__ == "__main__":

@@ -253,10 +253,16 @@ def _parts(headers: Headers, kept_records: int | None) -> dict[Path, tuple[int, 
     total = sum(committed for _, committed in headers.values())
     if kept_records is None or total <= kept_records:
         return {}
+    kept = min(PART_RECORDS, total)
+    of_starts: dict[int, int] = {}  # records of all ranks, by which start of theirs it is
+    for header, committed in headers.values():
+        of_starts[int(header["starts"])] = of_starts.get(int(header["starts"]), 0) + committed
     of_hosts: dict[str, tuple[int, int]] = {}
-    for path, (header, committed) in headers.items():
+    # Of a rank that was started again, the trace with the most records has the part.
+    for path, (header, committed) in sorted(headers.items(), key=lambda each: -each[1][1]):
         if committed and _host(header) not in of_hosts:
-            count = max(committed * min(PART_RECORDS, total) // total, 1)
+            most = committed if kept == total else committed - 1  # all of it would be all of the run
+            count = max(min(committed * kept // of_starts[int(header["starts"])], most), 1)
             of_hosts[_host(header)] = middle_of(path, int(header["header_bytes"]), committed, count)
     return {path: of_hosts.get(_host(header), (0, 0)) for path, (header, _) in headers.items()}
 

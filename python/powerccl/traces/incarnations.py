@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from powerccl.traces.rank import RankTrace
 
 Life = list["RankTrace"]  # one rank's incarnations in order
+Deaths = dict[tuple[str, int, int], int]  # host ns, by host, incarnation and communicator
 _NO_COMM = 0xFFFFFFFF
 # A survivor's kernel that ends so long after its peer's last record waited for the dead. Ends of one collective are
 # microseconds apart; an aborted one takes NCCL's watchdog seconds to minutes.
@@ -62,10 +63,20 @@ def join_incarnations(traces: list[RankTrace]) -> list[RankTrace]:
             ended[0].append(trace)
         else:
             of_rank.append([trace])
-    joined = [life for of_rank in lives.values() for life in of_rank]
-    joined = [[trace.whole() for trace in life] if len(life) > 1 else life for life in joined]
-    _leave_out_waiting_for_the_dead(joined)
-    return [life[0] if len(life) == 1 else _joined(life) for life in joined]
+    all_lives = [life for of_rank in lives.values() for life in of_rank]
+    deaths = _deaths(all_lives)
+    return [life[0] if len(life) == 1 else _join(life, deaths) for life in all_lives]
+
+
+def _join(life: Life, deaths: Deaths) -> RankTrace:
+    """One trace of them; where they keep records of a part of the run, `load` reads and joins all of them again."""
+
+    def load() -> dict[int, npt.NDArray[np.void]]:
+        return _joined(_without_waiting_for_the_dead([trace.whole() for trace in life], deaths)).kinds
+
+    joined = _joined(_without_waiting_for_the_dead(life, deaths))
+    joined.load = load if any(trace.load for trace in life) else None
+    return joined
 
 
 def _follows(earlier: RankTrace, later: RankTrace) -> bool:
@@ -79,33 +90,38 @@ def restarts(traces: list[RankTrace]) -> int:
     return max((max(trace.incarnations, trace.starts) - 1 for trace in traces), default=0)
 
 
-def _leave_out_waiting_for_the_dead(lives: list[Life]) -> None:
-    """Remove kernels and waits that ended only because the job was ended: they last as long as that took.
-
-    A rank that was killed leaves communicators that were never ended. What another rank of the communicator has there
-    after its last record was waiting for it.
-    """
-    deaths: dict[tuple[str, int, int], int] = {}
+def _deaths(lives: list[Life]) -> Deaths:
+    """Ranks that were killed leave communicators that were never ended: when the first rank of each died."""
+    deaths: Deaths = {}
     for life in lives:
         for place, trace in enumerate(life[:-1]):
             # The last record of a trace that ran full is not the rank's last sign of life.
             for comm_id in _open_comms(trace) if not trace.dropped else ():
                 key = (trace.host, _incarnation(trace, place), comm_id)
                 deaths[key] = min(deaths.get(key, 1 << 62), trace.last_ns())
-    if not deaths:
-        return
-    for life in lives:
-        for place, trace in enumerate(life[:-1]):
-            for comm in trace.kinds[records.COMM]:
-                died = deaths.get((trace.host, _incarnation(trace, place), int(comm["comm_id"])))
-                if died is None:
-                    continue
-                until = died + AFTER_DEATH_NS
-                kernels, waits = trace.kinds[records.KERNEL], trace.kinds[records.WAIT]
-                late = trace.clock_map.to_host(kernels["gpu_stop_ns"]) > until
-                trace.kinds[records.KERNEL] = kernels[~(late & (kernels["comm"] == comm["comm"]))]
-                late = waits["resume_ns"] > until
-                trace.kinds[records.WAIT] = waits[~(late & (waits["comm"] == comm["comm"]))]
+    return deaths
+
+
+def _without_waiting_for_the_dead(life: Life, deaths: Deaths) -> Life:
+    """Leave out kernels and waits that ended only because the job was ended: they last as long as that took.
+
+    What another rank of a communicator has there after a killed rank's last record was waiting for it.
+    """
+    left = []
+    for place, trace in enumerate(life):
+        kinds = dict(trace.kinds)
+        for comm in trace.kinds[records.COMM] if place + 1 < len(life) else ():
+            died = deaths.get((trace.host, _incarnation(trace, place), int(comm["comm_id"])))
+            if died is None:
+                continue
+            until = died + AFTER_DEATH_NS
+            kernels, waits = kinds[records.KERNEL], kinds[records.WAIT]
+            late = trace.clock_map.to_host(kernels["gpu_stop_ns"]) > until
+            kinds[records.KERNEL] = kernels[~(late & (kernels["comm"] == comm["comm"]))]
+            late = waits["resume_ns"] > until
+            kinds[records.WAIT] = waits[~(late & (waits["comm"] == comm["comm"]))]
+        left.append(dataclasses.replace(trace, kinds=kinds))
+    return left
 
 
 def _incarnation(trace: RankTrace, place: int) -> int:
@@ -161,6 +177,7 @@ def _joined(life: Life) -> RankTrace:
         incarnations=len(life),
         gaps=[(earlier.last_ns(), later.start_ns) for earlier, later in itertools.pairwise(life)],
         sizes=[trace.nranks for trace in life],
+        records=sum(trace.records for trace in life),
     )
 
 
