@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import shutil
 import signal
@@ -16,13 +17,14 @@ from pathlib import Path
 
 import lease_client as wire
 import pytest
-from daemon_process import NOBODY, Daemon, as_nobody, forked, killed
+from daemon_process import NOBODY, Daemon, as_nobody, forked, killed, succeeded
 from harness import IDLE_MHZ, LOCK_MHZ, EmulatedMachine, Powerccl, alive, eventually, points_are_right
 from lease_client import Client
 
 from powerccl.launch.native import NativeFiles
 
 SET_MHZ = 600
+CLONE_NEWPID = 0x20000000
 
 
 def hold(daemon: Daemon, device: int, ready: int) -> None:
@@ -224,6 +226,30 @@ def test_what_an_unprivileged_user_cannot(daemon: Daemon, machine: EmulatedMachi
     assert as_nobody(try_everything)
     assert eventually(lambda: machine.clocks_mhz()[0] == IDLE_MHZ, 5)
     assert machine.clocks_mhz()[1] == SET_MHZ
+
+
+def test_root_of_a_container_is_no_administrator(daemon: Daemon) -> None:
+    """A pid namespace of its own makes it one; with the host's, as the chart's own containers, it stays root."""
+    if os.getuid() != 0:
+        pytest.skip("needs root to make a pid namespace")
+    daemon.start()
+    reading, writing = os.pipe()
+    daemon.holders.append(forked(lambda: hold(daemon, 1, writing), NOBODY))
+    assert os.read(reading, 1) == b"x"
+
+    def inside() -> None:
+        client = Client(daemon.socket)
+        assert client.set(client.lease(daemon.devices[0]), SET_MHZ).status == wire.OK
+        assert client.acquire(daemon.devices[1], kind=wire.REVOKE).status == wire.NOT_ALLOWED
+        assert client.acquire("", kind=wire.RESTORE).status == wire.NOT_ALLOWED
+        assert client.ask(wire.DRAIN, struct.pack("=II", 1, 0)).status == wire.NOT_ALLOWED
+
+    def make_namespace() -> None:
+        assert ctypes.CDLL(None).unshare(CLONE_NEWPID) == 0
+        assert succeeded(forked(inside))
+
+    assert succeeded(forked(make_namespace))
+    assert Client(daemon.socket).acquire(daemon.devices[1], kind=wire.REVOKE).status == wire.OK
 
 
 def test_the_list_of_users(daemon: Daemon) -> None:

@@ -55,6 +55,7 @@ bool read_credentials(int socket, Peer* peer) {
   peer->pid = credentials.pid;
   peer->uid = credentials.uid;
   peer->gid = credentials.gid;
+  peer->contained = peer->uid == 0 && peer->pid > 0 && device::process_is_contained(peer->pid);
   return true;
 }
 
@@ -71,14 +72,18 @@ bool open_process(Peer* peer) {
   return true;
 }
 
+bool is_root(const Peer& peer) {
+  return peer.uid == 0 && !peer.contained;
+}
+
 bool may_lease(const Peer& peer, const Config& config) {
-  if (peer.uid == 0 || config.anybody()) return true;
+  if (is_root(peer) || config.anybody()) return true;
   const auto& uids = config.allowed_uids;
   return std::find(uids.begin(), uids.end(), peer.uid) != uids.end() || any_of(peer.groups, config.allowed_gids);
 }
 
 bool may_administer(const Peer& peer, const Config& config) {
-  return peer.uid == 0 || any_of(peer.groups, config.admin_gids);
+  return is_root(peer) || any_of(peer.groups, config.admin_gids);
 }
 
 bool shows_file(int fd, const std::string& file) {

@@ -16,6 +16,8 @@ struct Peer {
   pid_t pid = 0;  // 0: of another pid namespace
   uid_t uid = 0;
   gid_t gid = 0;
+  // In a container, while the daemon is not, or is in the pid namespace of the host. Its uid 0 has no rights of root.
+  bool contained = false;
   std::vector<gid_t> groups;
   uint64_t start_ticks = 0;  // with pid: this process and no later one of that number
   int pidfd = -1;            // readable once the process has ended; -1: this kernel has none
@@ -28,6 +30,7 @@ void read_groups(int socket, Peer* peer);
 // And its start time and pidfd. False: it has gone already, or there is no descriptor left for it.
 bool open_process(Peer* peer);
 
+bool is_root(const Peer& peer);
 bool may_lease(const Peer& peer, const Config& config);
 bool may_administer(const Peer& peer, const Config& config);
 

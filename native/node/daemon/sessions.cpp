@@ -104,7 +104,7 @@ std::string Server::refusal(const Peer& peer, bool apart, User* user, int64_t no
   if ((apart ? apart_ : sessions_.size() - apart_) >= most)
     return "all " + std::to_string(most) + " connections are taken (access.sessions)";
   if (count_closing(peer.uid) > kMostClosing) return "files that " + name + " passed cannot be closed";
-  if (peer.uid == 0) return "";
+  if (is_root(peer)) return "";
   if (static_cast<int64_t>(user->sessions) >= config.access_sessions_per_user)
     return name + " has " + std::to_string(user->sessions) + " connections already (access.sessions_per_user)";
   const double connects = connects_a_second(config);

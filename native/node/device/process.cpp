@@ -13,20 +13,40 @@
 
 namespace powerccl::device {
 
-bool process_has_sys_admin() {
-  constexpr unsigned kSysAdmin = 21;  // CAP_SYS_ADMIN of <linux/capability.h>
-  FILE* status = fopen("/proc/self/status", "re");
-  if (!status) return geteuid() == 0;
-  static const char kKey[] = "CapEff:";
-  unsigned long long effective = 0;
-  bool has_line = false;
-  char line[256];
-  while (!has_line && fgets(line, sizeof line, status)) {
-    has_line = strncmp(line, kKey, sizeof kKey - 1) == 0;
-    if (has_line) effective = strtoull(line + sizeof kKey - 1, nullptr, 16);
+namespace {
+
+// What follows a key in /proc/<process>/status, cut to `size`. False: there is no such line. Lines may be of any
+// length: a process chooses how many groups it has.
+bool read_status(const char* process, const char* key, char* value, size_t size) {
+  char path[40], line[256];
+  snprintf(path, sizeof path, "/proc/%s/status", process);
+  FILE* status = fopen(path, "re");
+  if (!status) return false;
+  bool has_key = false, begins = true;
+  while (!has_key && fgets(line, sizeof line, status)) {
+    has_key = begins && strncmp(line, key, strlen(key)) == 0;
+    begins = strchr(line, '\n') != nullptr;
   }
   fclose(status);
-  return has_line ? (effective >> kSysAdmin & 1u) != 0 : geteuid() == 0;
+  if (has_key) snprintf(value, size, "%s", line + strlen(key));
+  return has_key;
+}
+
+}  // namespace
+
+bool process_has_sys_admin() {
+  constexpr unsigned kSysAdmin = 21;  // CAP_SYS_ADMIN of <linux/capability.h>
+  char effective[32];
+  if (!read_status("self", "CapEff:", effective, sizeof effective)) return geteuid() == 0;
+  return (strtoull(effective, nullptr, 16) >> kSysAdmin & 1u) != 0;
+}
+
+bool process_is_contained(pid_t pid) {
+  char process[16], numbers[64];
+  snprintf(process, sizeof process, "%d", static_cast<int>(pid));
+  // Its number in each namespace, from the reader's down.
+  if (!read_status(process, "NSpid:\t", numbers, sizeof numbers)) return false;
+  return strchr(numbers, '\t') != nullptr;
 }
 
 namespace {

@@ -14,6 +14,10 @@ bool process_has_sys_admin();
 // Field 22 of /proc/<pid>/stat on the host's clock (abi/host_clock.h); 0 if there is no such process or it is a zombie.
 uint64_t process_start_ticks(pid_t pid);
 
+// Whether the process is in a pid namespace below that of this process's /proc, as containers are. False: it is not, or
+// /proc does not show it.
+bool process_is_contained(pid_t pid);
+
 // This host's name as run folders spell it in file names (gethostname, '/' replaced).
 void host_name(char* name, size_t size);
 // The 32 digits of the running kernel's boot id, which containers share; empty where it cannot be read.

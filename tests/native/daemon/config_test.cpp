@@ -2,18 +2,23 @@
 #include "daemon/config.h"
 
 #include <fcntl.h>
+#include <grp.h>
 #include <gtest/gtest.h>
+#include <sched.h>
 #include <sys/socket.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <numeric>
 
 #include "daemon/log.h"
 #include "daemon/messages.h"
 #include "daemon/peer.h"
+#include "device/process.h"
 
 namespace powerccl::daemon {
 namespace {
@@ -208,6 +213,34 @@ TEST(Peer, IsWhoTheKernelSays) {
     if (fd >= 0) close(fd);
 }
 
+// However many groups it has: they are in front of what tells.
+TEST(Peer, RootInAPidNamespaceOfItsOwnIsContained) {
+  EXPECT_FALSE(device::process_is_contained(getpid()));
+  EXPECT_FALSE(device::process_is_contained(0x7ffffff0)) << "there is no such process";
+  int told[2], hold[2];
+  ASSERT_EQ(pipe(told), 0);
+  ASSERT_EQ(pipe(hold), 0);
+  const pid_t outer = fork();
+  if (outer == 0) {
+    close(hold[1]);
+    std::vector<gid_t> groups(5000);
+    std::iota(groups.begin(), groups.end(), 100000);
+    pid_t inner = -1;
+    if (setgroups(groups.size(), groups.data()) == 0 && unshare(CLONE_NEWPID) == 0) inner = fork();
+    if (inner != 0) (void)!write(told[1], &inner, sizeof inner);
+    char byte;
+    (void)!read(hold[0], &byte, 1);  // until the test closes its end
+    _exit(0);
+  }
+  pid_t inner = -1;
+  ASSERT_EQ(read(told[0], &inner, sizeof inner), static_cast<ssize_t>(sizeof inner));
+  const bool contained = inner > 0 && device::process_is_contained(inner);
+  for (const int fd : {told[0], told[1], hold[0], hold[1]}) close(fd);
+  waitpid(outer, nullptr, 0);
+  if (inner <= 0) GTEST_SKIP() << "needs root, to make a pid namespace";
+  EXPECT_TRUE(contained);
+}
+
 TEST(Peer, ListsOfUsersAndGroups) {
   Peer peer;
   peer.uid = 1000;
@@ -228,6 +261,9 @@ TEST(Peer, ListsOfUsersAndGroups) {
   Peer root;
   EXPECT_TRUE(may_lease(root, config));
   EXPECT_TRUE(may_administer(root, config));
+  root.contained = true;
+  EXPECT_FALSE(may_lease(root, config));
+  EXPECT_FALSE(may_administer(root, config));
 }
 
 TEST(Peer, AFileIsShownByItsOpenDescriptorOnly) {
