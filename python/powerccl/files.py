@@ -14,7 +14,7 @@ import contextlib
 import errno
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
@@ -75,7 +75,7 @@ def open_regular(path: str | os.PathLike[str], limit: int) -> int:
         OSError: it cannot be opened.
     """
     flags = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY
-    if _foreign(Path(path).parent):
+    if is_foreign(Path(path).parent):
         flags |= os.O_NOFOLLOW
     try:
         file = os.open(path, flags)
@@ -110,7 +110,8 @@ def _holes(file: int) -> bool:
         os.lseek(file, 0, os.SEEK_SET)
 
 
-def _foreign(folder: Path) -> bool:
+def is_foreign(folder: Path) -> bool:
+    """Whether another user can write to a folder."""
     try:
         about = folder.stat()
     except OSError:
@@ -181,11 +182,16 @@ def read_bytes(path: str | os.PathLike[str], limit: int = MOST_DOCUMENT) -> byte
         OSError: it cannot be read.
     """
     with opened(path, limit) as file:
-        left = os.fstat(file).st_size
-        parts = []
-        while left > 0 and (part := os.read(file, min(left, 16 * MIB))):
-            parts.append(part)
-            left -= len(part)
+        return read_regular(lambda count, _: os.read(file, count), os.fstat(file).st_size)
+
+
+def read_regular(read: Callable[[int, int], bytes], size: int) -> bytes:
+    """`size` bytes, fewer where there are fewer, by `read(count, offset)`, some MiB at a time."""
+    parts: list[bytes] = []
+    done = 0
+    while done < size and (part := read(min(size - done, 16 * MIB), done)):
+        parts.append(part)
+        done += len(part)
     return b"".join(parts)
 
 
@@ -242,24 +248,6 @@ def user_folder(variable: str, below_home: str) -> Path | None:
         except KeyError:
             return None
     return home / below_home if home.is_absolute() else None
-
-
-def list_files(folder: Path, prefix: str, suffix: str) -> tuple[list[Path], int]:
-    """Files of a folder by name, and how many more than MOST_FILES there are, which are left out.
-
-    Raises:
-        OSError: the folder cannot be read.
-    """
-    names: list[str] = []
-    more = 0
-    with os.scandir(folder) as entries:
-        for entry in entries:
-            if entry.name.startswith(prefix) and entry.name.endswith(suffix):
-                if len(names) < MOST_FILES:
-                    names.append(entry.name)
-                else:
-                    more += 1
-    return [folder / name for name in sorted(names)], more
 
 
 def read_into(file: int, into: Any, offset: int) -> int:

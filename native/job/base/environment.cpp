@@ -8,6 +8,7 @@
 
 #include "base/basics.h"
 #include "base/log.h"
+#include "libc/calls.h"
 
 namespace powerccl {
 namespace {
@@ -108,6 +109,18 @@ void path(Variable variable, char* to) {
   copy_text(to, PATH_MAX, text);
 }
 
+// Ranks of a host without `powerccl run` get the variable as well. There is no such folder there, or, as anyone may
+// write to /tmp, another user's.
+void choose_record_folder(Environment* environment) {
+  path(Variable::POWERCCL_LOCAL_FOLDER, environment->record_folder);
+  struct stat folder;
+  if (environment->record_folder[0] != '\0' && status_of_link(environment->record_folder, &folder) == 0 &&
+      S_ISDIR(folder.st_mode) && folder.st_uid == geteuid()) {
+    return;
+  }
+  copy_text(environment->record_folder, PATH_MAX, environment->run_folder);
+}
+
 int hex_digit(char letter) {
   if (letter >= '0' && letter <= '9') return letter - '0';
   if (letter >= 'a' && letter <= 'f') return letter - 'a' + 10;
@@ -179,6 +192,7 @@ void read_environment(Environment* environment) {
   path(Variable::POWERCCL_RUN_FOLDER, environment->run_folder);
   // A disabled library is silent: not even a wrong value is worth a line.
   if (environment->disabled || environment->run_folder[0] == '\0') return;
+  choose_record_folder(environment);
   path(Variable::POWERCCL_POLICY_TABLE, environment->policy_table);
   environment->policy = static_cast<PolicyName>(
       choice(Variable::POWERCCL_POLICY, kPolicyNames, 3, "policies are observe, per-call and auto"));

@@ -52,7 +52,7 @@ ClockPolicy* Runtime::make_policy(Gpu* gpu, bool dry) {
   if (environment_.policy == PolicyName::kPerCall) return gpu->per_call.policy();
   LearningPolicy* learning = new_learning_policy();
   if (learning == nullptr) return nullptr;
-  learning->begin({environment_.budget_percent / 100, dry, open_node_state(environment_.run_folder)});
+  learning->begin({environment_.budget_percent / 100, dry, open_node_state(environment_.record_folder)});
   return learning;
 }
 
@@ -160,10 +160,10 @@ void Runtime::arm(const Adapter& adapter) {
     return;
   }
   struct stat folder;
-  if (status_of_path(environment_.run_folder, &folder) != 0 || !S_ISDIR(folder.st_mode)) {
+  if (status_of_path(environment_.record_folder, &folder) != 0 || !S_ISDIR(folder.st_mode)) {
     if (environment_.speaks()) {
       say("start the job with `powerccl run`, which creates the folder, or create it on every node",
-          "the run folder %s does not exist; nothing is recorded", environment_.run_folder);
+          "the run folder %s does not exist; nothing is recorded", environment_.record_folder);
     }
     state_.store(State::kPassive, std::memory_order_release);
     return;
@@ -302,7 +302,7 @@ bool Runtime::open_trace(Gpu* gpu, const CommunicatorSeen& seen) {
   identify(environment_, &header);
 
   char path[PATH_MAX + 64];
-  const int error = open_named_trace(&gpu->trace, environment_.run_folder, "rank", launched, header,
+  const int error = open_named_trace(&gpu->trace, environment_.record_folder, "rank", launched, header,
                                      environment_.trace_limit_bytes, path, sizeof(path));
   if (error == 0) return true;
   char reason[64];

@@ -6,7 +6,6 @@ Tables and numpy take a third of a second to load. A job without communication s
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 from powerccl.analysis.findings import (
@@ -18,8 +17,9 @@ from powerccl.analysis.findings import (
     RunSummary,
     Shares,
 )
-from powerccl.files import MOST_SAMPLES, opened
+from powerccl.files import MOST_SAMPLES
 from powerccl.traces.folder import RunData, read_info
+from powerccl.traces.run_files import opened, run_files
 from powerccl.traces.run_info import RUN_FILE, RunInfo
 
 NO_SAMPLES = "no power samples of the job's GPUs"
@@ -37,7 +37,10 @@ def brief(folder: Path) -> tuple[RunData, RunSummary] | None:
     run = RunData(folder)
     read_info(run)
     info = run.info or RunInfo([])
-    if info.clocks not in ("", "none") or not all(_has_no_figures(path) for path in folder.iterdir()):
+    found = run_files(folder)
+    if info.clocks not in ("", "none") or found.elsewhere or found.here or found.problems:
+        return None
+    if not all(_has_no_figures(path) for _, path in found.files):
         return None
     summary = RunSummary(
         emulated=info.modelled_by,
@@ -71,7 +74,7 @@ def _has_no_figures(path: Path) -> bool:
         return False
     try:
         with opened(path, MOST_SAMPLES) as file:
-            head = os.pread(file, HEAD_BYTES, 0)
+            head = file.read(HEAD_BYTES, 0)
     except OSError:
         return False
     rows = [line for line in head.splitlines() if not line.startswith(b"#")]

@@ -8,6 +8,7 @@ So `powerccl run` parses nothing if the file is absent or has no such setting.
 from __future__ import annotations
 
 import errno
+import os
 import re
 import sys
 from collections.abc import Callable, Mapping
@@ -15,12 +16,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from powerccl.errors import PowercclError, nearest, one_line
+from powerccl.errors import PowercclError, UsageError, nearest, one_line
 from powerccl.files import expanded, read_bytes, user_folder
 
 MOST_BYTES = 1 << 20  # a few lines; a file a thousand times as long is another one
 # There is no such file, or this user may not look: containers run programs as other users in root's home.
 _ABSENT = (errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG, errno.EACCES)
+LOCAL_DIR_VARIABLE = "POWERCCL_LOCAL_DIR"
 HINT = 'write lines such as: price = "0.25EUR/kWh"; `powerccl config --help` lists the settings'
 Value = str | float
 
@@ -58,11 +60,18 @@ def _folder(value: str, _: Path) -> object:
     return value
 
 
+def _absolute(value: str, _: Path) -> object:
+    if not expanded(value).is_absolute():
+        raise PowercclError(f"local-dir '{value}' is no absolute path", 'write "/tmp", or "/dev/shm"')
+    return value
+
+
 SETTINGS = {
     "price": Setting(False, "", _price),
     "carbon": Setting(False, "", _carbon),
     "pue": Setting(True, "", _pue),
     "runs-dir": Setting(False, "runs", _folder),
+    "local-dir": Setting(False, "", _absolute),
 }
 
 
@@ -160,3 +169,30 @@ def runs_dir(config: Config) -> Path:
     """
     own = config.checked("runs-dir")
     return expanded(str(own or SETTINGS["runs-dir"].builtin))
+
+
+def local_dir(config: Config) -> Path | None:
+    """The directory of each node that keeps a run's files while the job runs: POWERCCL_LOCAL_DIR, else the user's own.
+
+    None: there is none.
+
+    Raises:
+        PowercclError: it is not possible.
+    """
+    if (named := os.environ.get(LOCAL_DIR_VARIABLE)) is not None:
+        return parse_local_dir(named, f"{LOCAL_DIR_VARIABLE}=")
+    own = config.checked("local-dir")
+    return expanded(str(own)) if own else None
+
+
+def parse_local_dir(text: str, said: str) -> Path | None:
+    """A directory as an option or a variable names it; empty: none. `said`: what stands before the text.
+
+    Raises:
+        UsageError: it is no absolute path.
+    """
+    if not text:
+        return None
+    if not expanded(text).is_absolute():
+        raise UsageError(f"{said}{text} is no absolute path", "name a directory that each node has, such as /tmp")
+    return expanded(text)

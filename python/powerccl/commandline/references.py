@@ -40,11 +40,12 @@ def gpu_names(run: RunData, of_job: bool = False) -> dict[str, list[str]]:
 
     A profile belongs to a node, whatever part of it a job has; a table of ways to so many ranks.
     """
+    from powerccl.traces.run_files import list_files
     from powerccl.traces.sample_file import about
 
     uuids = {rank.gpu_uuid for rank in run.ranks} - {""} if of_job else set()
     of_hosts: dict[str, list[str]] = {}
-    for path in sorted(run.folder.glob("power-*.csv")):
+    for path in list_files(run.folder, "power-", ".csv")[0]:
         head = about(path)
         names = {key[3:-5]: text for key, text in head.items() if key[:3] == "gpu" and key[-5:] == "_name"}
         named = [name for gpu, name in names.items() if head.get(f"gpu{gpu}_uuid") in uuids]

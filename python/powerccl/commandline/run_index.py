@@ -20,6 +20,7 @@ import msgspec
 from powerccl import clean
 from powerccl.analysis.findings import SUMMARY_FILE
 from powerccl.files import MOST_DOCUMENT, MOST_INFO, read_bytes, read_json, user_folder, write_whole
+from powerccl.traces.run_files import run_files
 from powerccl.traces.run_info import ID_FILE, RUN_FILE, parse_run_info
 
 SCHEMA = 1  # of the cache: raised where the same files give another row
@@ -30,6 +31,8 @@ CACHED_FROM = 50
 # an agent writes them every second. At half, a node that is busy looks dead. Double hides a dead run for longer.
 SILENT_S = 60.0
 RECORDING, NO_END, BROKEN = "recording", "no end", "broken"
+# It has no end, and its files are on nodes, so that whether it still records cannot be seen here.
+ON_NODES = "on nodes"
 
 
 class RunRow(msgspec.Struct, kw_only=True):
@@ -51,7 +54,7 @@ class RunRow(msgspec.Struct, kw_only=True):
     exit_code: int | None = None
     signal: int | None = None
     emulated: str = ""  # as RunInfo.modelled_by
-    state: str = ""  # RECORDING, NO_END or BROKEN; empty: the run ended
+    state: str = ""  # RECORDING, NO_END, ON_NODES or BROKEN; empty: the run ended
     problem: str = ""  # why it is BROKEN
 
     @property
@@ -119,8 +122,8 @@ def run_rows(runs_dir: Path) -> list[RunRow]:
         _write_cache(runs_dir, stamped)
     rows = [row for _, row in stamped.values()]
     for row in rows:
-        if row.state == NO_END and _writes(runs_dir / row.folder):
-            row.state = RECORDING
+        if row.state == NO_END:
+            row.state = _without_end(runs_dir / row.folder)
     return sorted(rows, key=lambda row: (row.started_s, row.written_s, row.folder), reverse=True)
 
 
@@ -197,8 +200,18 @@ def _seconds(started_at: str, otherwise_s: float) -> float:
         return otherwise_s
 
 
+def _without_end(path: Path) -> str:
+    """The state of a run without an end, by whether something was written within SILENT_S."""
+    with contextlib.suppress(OSError):
+        found = run_files(path)
+        places = {path, *(Path(node.folder) for node in found.here)}
+        if any(_writes(place) for place in places):
+            return RECORDING
+        return ON_NODES if found.elsewhere else NO_END
+    return NO_END
+
+
 def _writes(path: Path) -> bool:
-    """Whether something was written into a folder within SILENT_S."""
     with contextlib.suppress(OSError), os.scandir(path) as entries:
         return any(time.time() - entry.stat().st_mtime < SILENT_S for entry in entries)
     return False

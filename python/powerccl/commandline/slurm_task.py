@@ -17,7 +17,7 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
-from powerccl.commandline.config import read_config, runs_dir
+from powerccl.commandline.config import local_dir, read_config, runs_dir
 from powerccl.errors import one_line
 from powerccl.files import write_whole
 from powerccl.launch.emulation import EmulatedServer
@@ -60,7 +60,9 @@ def main(place: Path, task: int) -> int:
 
 
 def _begin(base: Mapping[str, str], stack: contextlib.ExitStack) -> Recording:
-    request = Request([sys.executable], name=base.get("SLURM_JOB_NAME", ""), runs=runs_dir(read_config("runs-dir")))
+    config = read_config("runs-dir", "local-dir")
+    name, runs, local = base.get("SLURM_JOB_NAME", ""), runs_dir(config), local_dir(config)
+    request = Request([sys.executable], name=name, runs=runs, local_dir=local)
     return Recording(request, prepare(request, base, EmulatedServer("", stack), None, _say), _say)
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from powerccl.analysis.findings import SUMMARY_FILE, RunSummary, read_summary, write_summary
+from powerccl.traces.run_files import is_on_nodes
 
 if TYPE_CHECKING:
     from powerccl.traces.folder import RunData
@@ -53,8 +54,8 @@ def summary_of(folder: Path) -> RunSummary:
 def keep_summary(summary: RunSummary, folder: Path) -> None:
     """Write summary.json, unless the run has no end, or the folder is another user's or cannot be written.
 
-    A run without an end may still be recording.
+    A run without an end may still be recording. Where files are on nodes still, the summary lacks them.
     """
     with contextlib.suppress(OSError):
-        if summary.finished and folder.stat().st_uid == os.geteuid():
+        if summary.finished and folder.stat().st_uid == os.geteuid() and not is_on_nodes(folder):
             write_summary(summary, folder / SUMMARY_FILE)

@@ -42,6 +42,7 @@ VERBS = {
     "compare": "powerccl.compare.command",
     "tune": "powerccl.tune.command",
     "study": "powerccl.study.command",
+    "collect": "powerccl.commands.collect",
     "index": "powerccl.commands.index",
     "fleet": "powerccl.commands.fleet",
     "top": "powerccl.live.top_command",

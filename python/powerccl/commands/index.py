@@ -74,8 +74,9 @@ def _analyse(folder: Path, summary: RunSummary | None) -> Analysed:
     from powerccl.fleet.read import Analysed
     from powerccl.reports.next_steps import Evidence, next_steps
     from powerccl.traces.folder import RunData, read_info
+    from powerccl.traces.run_files import has_files
 
-    if not any(folder.glob("rank-*.trace")):
+    if not has_files(folder, "rank-", ".trace"):
         summary = summary or make_summary(folder)[1]
         return Analysed(summary, steps=next_steps(Evidence(summary)))
     head = RunData(folder)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from powerccl.commandline.config import parse_local_dir
 from powerccl.commandline.extras import extra_of, not_installed
 from powerccl.commandline.options import json_option, max_slowdown_option, overhead_option
 from powerccl.commandline.output import fail, flush_output, say, write_out
@@ -78,6 +79,12 @@ if TYPE_CHECKING:
 @click.option("--name", default="", metavar="NAME", help="Name of the run folder.  [default: the command's name]")
 @given_runs_dir_option
 @click.option(
+    "--local-dir",
+    metavar="DIR",
+    help="Keep the traces and samples of each node in DIR on that node while the job runs, such as /tmp. At its end, "
+    "they become one file in the run folder.  [default: POWERCCL_LOCAL_DIR, else that of `powerccl config`, else none]",
+)
+@click.option(
     "--interval-ms",
     type=click.IntRange(0, 10_000),
     # Counters that change every 100 ms would stay in step with 20 ms, and hide when they change.
@@ -115,6 +122,7 @@ def command(
     ways: str,
     name: str,
     runs_dir: Path | None,
+    local_dir: str | None,
     interval_ms: int,
     no_preload: bool,
     json_file: str,
@@ -139,7 +147,7 @@ def command(
         raise UsageError("no command to run", "put it behind `--`: powerccl run -- python train.py")
     if mpi:
         choose("MPI mode", mpi, MODES)
-    runs, problem = (runs_dir, "") if runs_dir else _own_runs_dir()
+    own_runs, own_local, problem = _own_dirs(runs_dir is None, local_dir is None)
     request = Request(
         command=list(arguments),
         policy=policy,
@@ -150,7 +158,8 @@ def command(
         overhead=overhead,
         ways=ways,
         name=name,
-        runs=runs,
+        runs=runs_dir or own_runs,
+        local_dir=own_local if local_dir is None else parse_local_dir(local_dir, "--local-dir "),
         interval_ms=interval_ms,
         mpi=mpi,
         max_delay_pct=mpi_max_delay,
@@ -166,7 +175,7 @@ def command(
             if recorded.folder and recorded.leads:
                 if problem:
                     say(problem)
-                _report_or_say(recorded.folder, json_file, quiet, bool(ways), problem)
+                _report_or_say(recorded.folder, json_file, quiet, bool(ways), request.local_dir is not None, problem)
         flush_output()
     except ChildNotStartedError as error:
         fail(str(error), "check the command's name and PATH", error.code)
@@ -183,20 +192,27 @@ def command(
     return recorded.ended.code
 
 
-def _own_runs_dir() -> tuple[Path, str]:
-    """The directory of run folders, and what is wrong with the user's file, which is to cost the job nothing."""
-    from powerccl.commandline.config import Config, read_config, runs_dir
+def _own_dirs(runs: bool, local: bool) -> tuple[Path, Path | None, str]:
+    """The directories of run folders and of nodes, as far as they are asked for, and what is wrong with the user's.
 
+    That is to cost the job nothing.
+    """
+    from powerccl.commandline.config import Config, local_dir, read_config, runs_dir
+
+    wanted = [name for name, asked in (("runs-dir", runs), ("local-dir", local)) if asked]
+    if not wanted:
+        return Path(), None, ""
     try:
-        return runs_dir(read_config("runs-dir")), ""
+        config = read_config(*wanted)
+        return runs_dir(config), local_dir(config) if local else None, ""
     except Exception as error:
-        return runs_dir(Config()), f"{one_line(error)}; built-in values are used"
+        return runs_dir(Config()), None, f"{one_line(error)}; built-in values are used"
 
 
-def _report_or_say(folder: Path, json_file: str, quiet: bool, ways: bool, problem: str) -> None:
+def _report_or_say(folder: Path, json_file: str, quiet: bool, ways: bool, local: bool, problem: str) -> None:
     """Report; the job is over, and nothing that happens now may change how it ended."""
     try:
-        _report(folder, json_file, quiet, ways, problem)
+        _report(folder, json_file, quiet, ways, local, problem)
     except ModuleNotFoundError as error:
         why, hint = not_installed(error)
         with contextlib.suppress(Exception):
@@ -206,15 +222,21 @@ def _report_or_say(folder: Path, json_file: str, quiet: bool, ways: bool, proble
             say(f"no summary could be made ({one_line(error)}); the record is in {folder}")
 
 
-def _report(folder: Path, json_file: str, quiet: bool, ways: bool, problem: str) -> None:
+def _report(folder: Path, json_file: str, quiet: bool, ways: bool, local: bool, problem: str) -> None:
     if quiet and not json_file:
         return  # summary.json is made when it is first asked for
     # The job has ended. On a node of 32 cores, the start of OpenBLAS takes 4 s of processor time with all threads.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     from powerccl.commandline.summaries import make_summary
+    from powerccl.traces.run_files import has_files, is_on_nodes
 
+    if local:
+        from powerccl.launch.local_folder import await_nodes
+
+        await_nodes(folder)
     run, summary = make_summary(folder)
-    _write(summary, folder)
+    if not is_on_nodes(folder):
+        _write(summary, folder)
     if json_file:
         from powerccl import clean
 
@@ -233,7 +255,7 @@ def _report(folder: Path, json_file: str, quiet: bool, ways: bool, problem: str)
         print_next_steps(error_console(), advise(run, summary))
     else:
         write(summary_lines(summary), sys.stderr)
-    if ways or any(run.folder.glob("windows-*.json")):  # the latter: of a tuned profile
+    if ways or has_files(run.folder, "windows-", ".json"):  # the latter: of a tuned profile
         from powerccl.launch.ways import describe
 
         if line := describe(run.folder):

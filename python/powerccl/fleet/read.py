@@ -25,6 +25,7 @@ from powerccl.files import MOST_INFO, read_bytes
 from powerccl.fleet.schema import Collective, Gpu, Iteration, Rank, Rows, Run, Step
 from powerccl.launch.folder import job_name
 from powerccl.launch.launcher_words import launcher_kind, split_launcher
+from powerccl.traces.run_files import is_on_nodes
 from powerccl.traces.run_info import RUN_FILE, RunInfo, parse_run_info
 
 if TYPE_CHECKING:
@@ -99,6 +100,7 @@ def read_folder(
         except (OSError, msgspec.MsgspecError) as why:
             error = f"{SUMMARY_FILE}: {getattr(why, 'strerror', None) or why}"
     wanted = analyse is not None and info is not None and has_ended(info, _newest_s(path, copy is not None))
+    wanted = wanted and not is_on_nodes(path)
     if wanted and analyse is not None:
         try:
             traced = analyse(path, summary)

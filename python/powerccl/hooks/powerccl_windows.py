@@ -98,9 +98,12 @@ _states: dict[str, dict[str, object]] = {}  # of each group, "" is all of it
 
 def _note(state: str, reason: str = "", group: str = "", **more: object) -> None:
     """Write the state into the run folder, for the summary; again when it changes."""
-    folder = os.environ.get("POWERCCL_RUN_FOLDER")
+    folder, local = os.environ.get("POWERCCL_RUN_FOLDER"), Path(os.environ.get("POWERCCL_LOCAL_FOLDER", ""))
     if not folder:
         return
+    with contextlib.suppress(OSError):  # a host without such a folder, or with another user's
+        if local.is_absolute() and local.lstat().st_uid == os.geteuid():
+            folder = str(local)
     _states[group] = {"state": state, "reason": reason, **more}
     text = json.dumps({"groups": list(_states.values())})
     with contextlib.suppress(OSError):

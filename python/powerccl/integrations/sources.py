@@ -11,8 +11,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from powerccl.files import MOST_SAMPLES, MOST_TRACE, list_files, opened
+from powerccl.files import MOST_SAMPLES, MOST_TRACE
 from powerccl.integrations.gpu_energy import GpuEnergy
+from powerccl.traces.run_files import RunFile, list_files, opened
 from powerccl.traces.sample_file import about
 from powerccl.traces.visible import Sampled, visible, visible_in
 
@@ -123,7 +124,7 @@ class FolderSource:
         first = max(self._judged_at, now.committed - TAIL_BYTES // RECORD_BYTES)
         with opened(now.path, MOST_TRACE) as file:
             size = (now.committed - first) * RECORD_BYTES
-            rows = os.pread(file, size, now.header_bytes + first * RECORD_BYTES)
+            rows = file.read(size, now.header_bytes + first * RECORD_BYTES)
         self._judged_at = now.committed
         place = rows[::RECORD_BYTES].rfind(bytes([BUDGET_KIND]))
         if place >= 0 and len(rows) >= (place + 1) * RECORD_BYTES:
@@ -146,7 +147,7 @@ class FolderSource:
     def _read_samples(self) -> None:
         assert self._path is not None
         with opened(self._path, MOST_SAMPLES) as file:
-            size = os.fstat(file).st_size
+            size = file.size
             if not self._columns and not self._read_columns(file):
                 return
             if size < self._offset:  # an agent that goes on cuts off half a row that another left
@@ -154,7 +155,7 @@ class FolderSource:
             if not self._offset:
                 self._offset = max(size - TAIL_BYTES, 0)
                 self._rest = b"#"  # the rest of a line
-            data = os.pread(file, min(size - self._offset, MOST_BYTES), self._offset)
+            data = file.read(min(size - self._offset, MOST_BYTES), self._offset)
         self._offset += len(data)
         lines = (self._rest + data).split(b"\n")
         self._rest = lines.pop()
@@ -172,8 +173,8 @@ class FolderSource:
                 self._gpus[gpu] = GpuEnergy(self._about)
             self._gpus[gpu].take(*values)
 
-    def _read_columns(self, file: int) -> bool:
-        head = os.pread(file, TAIL_BYTES, 0)
+    def _read_columns(self, file: RunFile) -> bool:
+        head = file.read(TAIL_BYTES, 0)
         names = next((line for line in head.split(b"\n")[:-1] if line and not line.startswith(b"#")), b"")
         self._columns = {name: place for place, name in enumerate(names.decode("ascii", "replace").split(","))}
         if not {"time_ns", "uuid", "power_mw", "energy_uj"} <= self._columns.keys():
@@ -256,7 +257,7 @@ def read_trace(path: Path) -> Trace | None:
     """The header of a rank's trace; None: it is not whole, or of another version."""
     try:
         with opened(path, MOST_TRACE) as file:
-            data = os.pread(file, HEADER.size, 0)
+            data = file.read(HEADER.size, 0)
     except OSError:
         return None
     if len(data) < HEADER.size:

@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 from powerccl.launch.program import is_launcher, mpi_linking, program_behind
 from powerccl.quantities import plural, seconds
+from powerccl.traces.run_files import has_files
 
 PREFIX = "Nothing was recorded: "
 # They start processes on other hosts or in containers, which inherit neither environment nor libraries.
@@ -80,7 +81,7 @@ def read_seen(lines: Iterable[str]) -> list[Seen]:
 
 def find_cause(evidence: Evidence) -> str:
     """The cause as a sentence. Empty: a rank left a trace."""
-    if any(evidence.folder.glob("*.trace")):
+    if has_files(evidence.folder, "", ".trace"):
         return ""
     return f"{PREFIX}{next(text for rule in RULES if (text := rule(evidence)))}."
 

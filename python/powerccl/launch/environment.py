@@ -36,6 +36,7 @@ DEFAULT_SLOWDOWN_PCT = 1.0
 PROFILER = "NCCL_PROFILER_PLUGIN"
 TUNER = "NCCL_TUNER_PLUGIN"
 TUNER_TABLE = "POWERCCL_TUNER_TABLE"
+LOCAL_FOLDER = "POWERCCL_LOCAL_FOLDER"
 CHAINED = {PROFILER: "POWERCCL_CHAINED_PROFILER", TUNER: "POWERCCL_CHAINED_TUNER"}
 
 # File names of the libraries whose calls ours interpose.
@@ -70,10 +71,12 @@ def job_environment(
     table: Path | None,
     clocks: str,
     slowdown_pct: float | None = None,
+    local: Path | None = None,
 ) -> dict[str, str]:
     """The environment that lets the adapters see a job and write into its run folder.
 
-    `slowdown_pct`: what policies that learn may cost; None leaves what the user's environment says.
+    `slowdown_pct`: what policies that learn may cost; None leaves what the user's environment says. `local`: the folder
+    of this node that takes the records while the job runs.
     """
     environment = {
         **with_plugin(base, PROFILER, native),
@@ -82,7 +85,10 @@ def job_environment(
         "POWERCCL_CLOCKS": clocks,
     }
     environment["POWERCCL_RUN_ID"] = read_run_id(folder)
-    environment.pop("POWERCCL_POLICY_TABLE", None)
+    for name in ("POWERCCL_POLICY_TABLE", LOCAL_FOLDER):  # an outer run's
+        environment.pop(name, None)
+    if local:
+        environment[LOCAL_FOLDER] = str(local)
     if table:
         environment["POWERCCL_POLICY_TABLE"] = str(table)
     if slowdown_pct is not None:

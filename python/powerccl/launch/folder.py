@@ -12,6 +12,7 @@ from pathlib import Path
 from powerccl.errors import PowercclError
 from powerccl.launch.agreement import join
 from powerccl.launch.launchers import JobLauncher, boot_id, plain
+from powerccl.traces.run_files import own_name
 from powerccl.traces.run_info import new_run_id, write_run_id
 
 
@@ -69,13 +70,24 @@ def socket_path(folder: Path) -> Path:
     Raises:
         PowercclError: somebody else owns that folder.
     """
-    base = Path(tempfile.gettempdir()) / f"powerccl-{os.getuid()}"
-    base.mkdir(mode=0o700, exist_ok=True)
-    about = base.lstat()
-    if not stat.S_ISDIR(about.st_mode) or about.st_uid != os.getuid() or about.st_mode & 0o022:
-        raise PowercclError(f"{base} belongs to another user", "set TMPDIR to a folder of your own")
+    base = private_folder(Path(tempfile.gettempdir()), "set TMPDIR to a folder of your own")
     import hashlib
 
     # Nodes may share the folder for temporary files, too.
     of = os.fsencode(folder) + boot_id().encode()
     return base / f"{hashlib.sha1(of, usedforsecurity=False).hexdigest()[:12]}.sock"
+
+
+def private_folder(parent: Path, hint: str) -> Path:
+    """`powerccl-<uid>` in a directory that others may write to, such as /tmp.
+
+    Raises:
+        PowercclError: somebody else made it.
+        OSError: it cannot be made.
+    """
+    base = parent / own_name()
+    base.mkdir(mode=0o700, exist_ok=True)
+    about = base.lstat()
+    if not stat.S_ISDIR(about.st_mode) or about.st_uid != os.getuid() or about.st_mode & 0o022:
+        raise PowercclError(f"{base} belongs to another user", hint)
+    return base

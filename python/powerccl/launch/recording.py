@@ -28,13 +28,16 @@ from powerccl.launch.node_agent import NodeAgent
 from powerccl.launch.plan import decide_clocks
 from powerccl.launch.program import is_launcher, program_words, takes_preload
 from powerccl.launch.request import LEARNING, NO_PROFILE, Request, recording_only, silent
+from powerccl.quantities import plural
 from powerccl.traces.helpers import HelperLog
 from powerccl.traces.job_labels import of_this_process
+from powerccl.traces.run_files import RunFiles, run_files
 from powerccl.traces.run_info import RunInfo, write_run_end, write_run_info
 from powerccl.users import user_name
 
 if TYPE_CHECKING:
     from powerccl.launch.daemon import PrivateDaemon
+    from powerccl.launch.local_folder import LocalFolder
     from powerccl.launch.remote_agents import RemoteAgents
 
 ELSEWHERE = "name another folder with --runs-dir DIR"
@@ -77,6 +80,7 @@ class Recording:
         self._agent: NodeAgent | None = None
         self._remote: RemoteAgents | None = None
         self._daemon: PrivateDaemon | None = None
+        self._local: LocalFolder | None = None
         self._info = RunInfo(request.command)
         self._no_preload = ""
         self._seen: list[str] | None = None  # the agent's lines about the job's processes
@@ -112,8 +116,9 @@ class Recording:
         if clocks == "lease":
             clocks, base, self._daemon = _arrange_leases(job.native, self.folder, base, emulated, job.on_node, say)
         self._info.clocks = "lease" if job.clock_mhz else clocks
+        self._enter_local()
         environment = env.job_environment(
-            base, job.native, self.folder, policy, table, clocks, request.max_slowdown_pct
+            base, job.native, self.folder, policy, table, clocks, request.max_slowdown_pct, self._local_folder
         )
         preload = env.preload_wanted(base, request.preload)
         for_mpi, no_mpi = mpi.mpi_environment(base, job.native, job.mpi_mode, request.max_delay_pct, preload)
@@ -136,13 +141,30 @@ class Recording:
                 write_run_info(self.folder, self._info)
         return environment
 
+    def _enter_local(self) -> None:
+        """Keep this node's files on it while the job runs, where that was asked for; else in the run folder."""
+        if self.request.local_dir is None:
+            return
+        from powerccl.launch.local_folder import enter
+
+        try:
+            self._local = enter(self.request.local_dir, self.folder)
+        except PowercclError as error:
+            if self.job.on_node:
+                self.say(f"{error.message}; traces and samples go to the run folder while the job runs; {error.hint}")
+
+    @property
+    def _local_folder(self) -> Path | None:
+        return self._local.folder if self._local else None
+
     def _start_agent(self) -> None:
         """Start the node's sampler. It comes last: its first readings are the energy counters' at the job's start."""
         request, job = self.request, self.job
         if job.on_node:
-            events = HelperLog(self.folder, machine.node())
+            records = self._local_folder or self.folder
+            events = HelperLog(records, machine.node())
             several = job.launcher is not None and not job.launcher.alone_on_node(job.base)
-            self._agent = NodeAgent(job.native, self.folder, request.interval_ms, job.base, events, several)
+            self._agent = NodeAgent(job.native, records, request.interval_ms, job.base, events, several)
             self._unsampled += self._agent.start(self.say)
         if job.launcher is None and request.interval_ms > 0 and is_launcher(request.command):
             self._start_remote_agents()
@@ -154,6 +176,11 @@ class Recording:
 
         if launch := launch_of(self.request.command, self.job.base):
             self._remote = RemoteAgents(self.job.native, self.folder, self.request.interval_ms, launch)
+            if self._local and self._remote.others:
+                self.say(
+                    f"--local-dir is for this host: {plural(len(self._remote.others), 'other host')} record in the run "
+                    f"folder; to keep their records on them, start `powerccl run` behind {launch.words[0]}"
+                )
             self._remote.start(self.job.base, self.say)
 
     def run_by(self, command: list[str]) -> None:
@@ -176,14 +203,24 @@ class Recording:
             self._agent.ask_to_end(self.say)  # first: its last readings are the energy counters' at the job's end
         if self._remote:
             self._remote.ask_to_end()
-        self.leave()
-        if any(self.folder.glob("rank-*.trace")):
+        self._end_helpers()
+        try:
+            self._write_end(ended, environment)
+        finally:
+            self._leave_local()
+
+    def _write_end(self, ended: Ended | None, environment: Mapping[str, str]) -> None:
+        found = RunFiles()
+        with contextlib.suppress(OSError):
+            found = run_files(self.folder)
+        traces = [path.name for _, path in found.files if path.suffix == ".trace"]
+        if any(name.startswith("rank-") for name in traces):
             self._tell_unsampled()
         if ended:
             self._info.exit_code, self._info.signal = ended.code, ended.signal
         if not self.job.leads:
             return
-        if not any(self.folder.glob("*.trace")):
+        if not traces and not found.elsewhere:
             self._info.unrecorded = self._cause(ended or Ended(0, None), environment)
         if not self.folder.is_dir():
             self.say(self._info.unrecorded)
@@ -212,7 +249,20 @@ class Recording:
         )
 
     def leave(self) -> None:
-        """End the helpers; a fault with one leaves the other to be ended."""
+        """End the helpers, and bring home what this node has kept."""
+        self._end_helpers()
+        self._leave_local()
+
+    def _leave_local(self) -> None:
+        local, self._local = self._local, None
+        try:
+            if local:
+                local.leave(self.say)
+        except Exception as error:
+            self.say(f"cannot pack the files of this node: {one_line(error)}")
+
+    def _end_helpers(self) -> None:
+        """A fault with one leaves the other to be ended."""
         daemon, agent, remote = self._daemon, self._agent, self._remote
         self._daemon = self._agent = self._remote = None
         try:

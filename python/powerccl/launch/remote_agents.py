@@ -83,12 +83,13 @@ class RemoteAgents:
         self._agent = [str(files.path(native.AGENT)), "--run-folder", str(folder), "--interval-ms", str(interval_ms)]
         self._folder = folder
         self._launch = launch
+        here = platform.node().partition(".")[0]
+        self.others = [host for host in launch.hosts if host.partition(".")[0] not in (here, "localhost")]
         self._services: dict[str, Service] = {}
 
     def start(self, environment: Mapping[str, str], say: Callable[[str], None]) -> None:
         """Start them and wait until they sample; say which hosts are not sampled."""
-        here = platform.node().partition(".")[0]
-        others = [host for host in self._launch.hosts if host.partition(".")[0] not in (here, "localhost")]
+        others = self.others
         # A step of Slurm shares nothing by default: the job's own step would wait until the agent's ends.
         environment = {**environment, "SLURM_OVERLAP": "1"}
         for host in others[:MOST_HOSTS]:

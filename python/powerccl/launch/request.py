@@ -28,6 +28,7 @@ class Request:
     overhead: str = "measured"
     name: str = ""
     runs: Path = Path("runs")
+    local_dir: Path | None = None  # of each node, for its files while the job runs; None: they go to the run folder
     interval_ms: int = 19
     mpi: str = ""  # one of mpi.MODES; empty: what the environment says, else auto
     max_delay_pct: float | None = None  # of waits in MPI; None: what the environment says, else 1

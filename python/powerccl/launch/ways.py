@@ -12,11 +12,12 @@ import msgspec
 
 import powerccl.hooks
 from powerccl.errors import PowercclError
-from powerccl.files import decode_json, read_bytes
+from powerccl.files import MIB, decode_json
 from powerccl.launch.gpus import Gpus
 from powerccl.platforms.tuned import TunedProfile
 from powerccl.platforms.ways import COPY_ENGINE, WaysTable, copy_engines_from, load_table, tables_for, why_never
 from powerccl.quantities import byte_size, plural
+from powerccl.traces.run_files import list_files, read_bytes
 
 AUTO = "auto"
 LEAST = "POWERCCL_WINDOWS_FROM"
@@ -96,9 +97,9 @@ def _hooked(base: Mapping[str, str], least: Mapping[int, int]) -> dict[str, str]
 def read_notes(folder: Path) -> list[RankWindows]:
     """What the hooks of all ranks left in a run folder; of a damaged file nothing."""
     notes: list[RankWindows] = []
-    for path in sorted(folder.glob("windows-*.json")):
+    for path in list_files(folder, "windows-", ".json")[0]:
         with contextlib.suppress(OSError, msgspec.MsgspecError):
-            notes += decode_json(read_bytes(path), _Note).groups
+            notes += decode_json(read_bytes(path, MIB), _Note).groups
     return notes
 
 

@@ -24,6 +24,7 @@ from powerccl.quantities import plural, seconds
 from powerccl.traces.header import TraceHeader
 from powerccl.traces.identity import Names, count_expected, find_ranks, life_of_header, missing_ranks, number_ranks
 from powerccl.traces.plausible import MOST_CPU_WATTS
+from powerccl.traces.run_files import hosts_of
 from powerccl.traces.visible import visible_in
 
 MOST_ROUNDS = 16  # of reading in one look
@@ -252,6 +253,8 @@ class Watcher:
             )
         job.patterns.sort(key=lambda row: -(row.mean_us or 0.0) * row.calls)
         job.notes = list(dict.fromkeys(text for rank in self._ranks.values() for text in rank.notes))
+        if self.run.elsewhere:
+            job.notes.append(f"not known here until the job ends: ranks and GPUs of {hosts_of(self.run.elsewhere)}")
         job.emulated = job.emulated or (
             "yes" if any(each.about and each.about.emulated for each in self._about.values()) else ""
         )

@@ -8,7 +8,6 @@ another node of a network file system records may be seen late.
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -21,14 +20,12 @@ from powerccl.files import (
     MOST_INFO,
     MOST_SAMPLES,
     MOST_TRACE,
-    list_files,
-    open_regular,
-    opened,
     read_bytes,
 )
 from powerccl.quantities import plural
 from powerccl.traces import records
 from powerccl.traces.header import TraceHeader, header_fault, parse_header
+from powerccl.traces.run_files import Listed, NodeFolder, RunFile, open_file, opened, run_files
 from powerccl.traces.run_info import RUN_FILE, RunInfo, of_newer, parse_run_info
 from powerccl.traces.sample_file import LONGEST, MOST_COLUMNS, SampleHead, take_about
 
@@ -58,15 +55,15 @@ class LiveTrace:
         self.behind = self.dropped = 0
         self.problem = ""
         self._tail = tail
-        self._file = -1
+        self._file: RunFile | None = None
         self._header_bytes = records.HEADER_BYTES
         self._next = self._unknown = 0
 
     def close(self) -> None:
         """Let go of the file."""
-        if self._file >= 0:
-            os.close(self._file)
-        self._file = -1
+        if self._file:
+            self._file.close()
+        self._file = None
 
     def read(self, most: int = MOST_RECORDS) -> Records:
         """Records since the last look, at most so many, as records.RECORD; see `select`.
@@ -100,9 +97,9 @@ class LiveTrace:
 
     def _header(self) -> Any:
         """The header as it is now; None where there is none to go by."""
-        if self._file < 0:
-            self._file = open_regular(self.path, MOST_TRACE)
-        data = os.pread(self._file, records.HEADER.itemsize, 0)
+        if self._file is None:
+            self._file = open_file(self.path, MOST_TRACE)
+        data = self._file.read(records.HEADER.itemsize, 0)
         if len(data) < records.HEADER.itemsize or data[:8] == bytes(8):
             return None  # just made: the magic comes last
         header = np.frombuffer(data, records.HEADER, 1)[0]
@@ -125,9 +122,9 @@ class LiveTrace:
         return communicators
 
     def _records(self, begin: int, count: int) -> Records:
-        if count <= 0:
+        if count <= 0 or self._file is None:
             return _NOTHING
-        data = os.pread(self._file, count * records.RECORD_BYTES, self._header_bytes + begin * records.RECORD_BYTES)
+        data = self._file.read(count * records.RECORD_BYTES, self._header_bytes + begin * records.RECORD_BYTES)
         return np.frombuffer(data, records.RECORD, len(data) // records.RECORD_BYTES)
 
 
@@ -179,19 +176,19 @@ class LiveSamples(SampleHead):
                     rows.append(dict(zip(self.columns, map(clean.field, fields), strict=True)))
         return rows
 
-    def _new_bytes(self, file: int) -> bytes:
-        size = os.fstat(file).st_size
+    def _new_bytes(self, file: RunFile) -> bytes:
+        size = file.size
         if size < self._offset:  # an agent that goes on cuts off half a row that another left
             self._offset, self._rest = size, b""
         if self._begun or size <= HEAD_BYTES + TAIL_BYTES:
             self._begun = self._begun or size > 0
-            data = os.pread(file, min(size - self._offset, MOST_BYTES), self._offset)
+            data = file.read(min(size - self._offset, MOST_BYTES), self._offset)
             self._offset += len(data)
             self.behind = size - self._offset if data else 0
             return data
         self._begun = True
-        head = os.pread(file, HEAD_BYTES, 0)
-        tail = os.pread(file, TAIL_BYTES, size - TAIL_BYTES)
+        head = file.read(HEAD_BYTES, 0)
+        tail = file.read(TAIL_BYTES, size - TAIL_BYTES)
         self._offset = size - TAIL_BYTES + len(tail)
         # Whole lines of the head, then from the first whole line of the tail on.
         return head[: head.rfind(b"\n") + 1] + tail[tail.find(b"\n") + 1 :]
@@ -215,7 +212,8 @@ class LiveRun:
         self.folder = folder
         self.info: RunInfo | None = None
         self._tail = tail
-        self._traces: dict[str, LiveTrace] = {}
+        self.elsewhere: list[NodeFolder] = []  # nodes that keep their files until the job ends
+        self._traces: dict[str, LiveTrace] = {}  # by run_files' key, which outlives the move into the run folder
         self._samples: dict[str, LiveSamples] = {}
         self._info_ns = -1
         self._info_problem = ""
@@ -254,30 +252,35 @@ class LiveRun:
         self.read_info()
         look = Look()
         try:
-            names = [path.name for path in list_files(self.folder, "", "")[0]]
-            self._gone = ""
+            found = run_files(self.folder)
+            files, self.elsewhere = found.files, found.elsewhere
+            self._gone = "; ".join(found.problems)
         except OSError as error:
             self._gone = f"{self.folder}: {error.strerror}"
-            names = sorted({*self._traces, *self._samples})
-        for name in names:
+            known = {key: each.path for key, each in self._traces.items()}
+            known |= {key: each.path for key, each in self._samples.items()}
+            files = [Listed(key, path) for key, path in sorted(known.items())]
+        for key, path in files:
+            name = path.name
             if name.endswith(".trace") and name.startswith(("rank-", "mpi-")):
-                trace = self._traces.get(name)
+                trace = self._traces.get(key)
                 if trace is None:
                     if len(self._traces) >= MOST_TRACES:
                         self._gone = f"{self.folder}: only {MOST_TRACES} traces are read"
                         continue
-                    trace = self._traces[name] = LiveTrace(self.folder / name, self._tail)
+                    trace = self._traces[key] = LiveTrace(path, self._tail)
                 rows = trace.read(most)
                 if self._is_another_runs(trace):
                     continue
                 into = look.traces if name.startswith("rank-") else look.mpi
                 into.append((trace, rows))
             elif name.endswith(".csv") and name.startswith(("power-", "cpu-")):
-                samples = self._samples.get(name)
+                samples = self._samples.get(key)
                 if samples is None:
                     if len(self._samples) >= MOST_TRACES:
                         continue
-                    samples = self._samples[name] = LiveSamples(self.folder / name)
+                    samples = self._samples[key] = LiveSamples(path)
+                samples.path = path
                 (look.power if name.startswith("power-") else look.cpu).append((samples, samples.read()))
         return look
 

@@ -10,12 +10,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from powerccl import clean, quantities
-from powerccl.files import MOST_INFO, list_files, read_bytes
+from powerccl.files import MOST_INFO, read_bytes
 from powerccl.memory import give_back
 from powerccl.quantities import plural
 from powerccl.traces.helpers import PREFIX as HELPERS
 from powerccl.traces.helpers import SUFFIX, HelperEvent, read_helper_events
 from powerccl.traces.lateness import LATENESS_FILES, lateness_problems
+from powerccl.traces.run_files import RunFiles, about_nodes, run_files
 from powerccl.traces.run_info import RUN_FILE, SIMULATED, RunInfo, of_newer, parse_run_info
 
 if TYPE_CHECKING:
@@ -32,6 +33,7 @@ T = TypeVar("T")
 SCANNERS = 2  # files read at a time: each takes as much memory as it has records
 SAID_NS = 1_000_000  # a shorter difference shows in no figure
 END_NOT_SEEN = "Nothing is recorded: the job has not ended, or `powerccl run` was killed before its end."
+NOT_HERE = "Nothing is read: the traces are on the nodes of the job."
 # Of NCCL's traces, that are analysed as a whole: 1 GiB of memory in a report, and half a minute. Double takes a report
 # of a large run beyond what a login node grants. At half, a day of eight GPUs with a collective a second is not whole.
 MOST_RECORDS = 20_000_000
@@ -50,6 +52,7 @@ class RunData:
 
     folder: Path
     info: RunInfo | None = None
+    files: RunFiles | None = None  # None: not listed yet
     # How many records may be in memory at a time; 0: all. Else ranks keep those of a part of the run (RankTrace.whole).
     at_a_time: int = 0
     # Host ns, from and to, that CALL, KERNEL and WAIT records were read of (None: all); `census` counts all there are.
@@ -81,6 +84,8 @@ class RunData:
         """Why no rank left a trace, as a sentence; empty: one did."""
         if self.ranks or self.mpi:
             return ""
+        if self.files and self.files.elsewhere:
+            return NOT_HERE
         return (self.info.unrecorded if self.info else "") or END_NOT_SEEN
 
     @property
@@ -326,16 +331,18 @@ def _read_each(run: RunData, pattern: str, read: Callable[[Path], T], at_once: i
 
 def _paths(run: RunData, pattern: str) -> list[Path]:
     prefix, _, suffix = pattern.partition("*")
+    found = run.files = run.files or _listed(run)
+    return [path for _, path in found.files if path.name.startswith(prefix) and path.name.endswith(suffix)]
+
+
+def _listed(run: RunData) -> RunFiles:
     try:
-        paths, more = list_files(run.folder, prefix, suffix)
+        found = run_files(run.folder)
     except OSError as error:
-        _problem(run, f"{run.folder}: {error.strerror}")
-        return []
-    if more:
-        _problem(run, f"{plural(len(paths) + more, 'file')} {pattern}: a random {len(paths):,} of them are read")
-    return paths
-
-
-def _problem(run: RunData, text: str) -> None:
-    if text not in run.problems:
-        run.problems.append(text)
+        run.problems.append(f"{run.folder}: {error.strerror}")
+        return RunFiles()
+    if found.more:
+        count = len(found.files)
+        run.problems.append(f"{plural(count + found.more, 'file')}: a random {count:,} of them are read")
+    run.problems += [*found.problems, *about_nodes(found, run.folder)]
+    return found

@@ -12,8 +12,9 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from powerccl import clean
-from powerccl.files import MIB, read_bytes
+from powerccl.files import MIB
 from powerccl.host_clock import monotonic_ns
+from powerccl.traces.run_files import read_bytes
 
 PREFIX, SUFFIX = "helpers-", ".jsonl"
 AGENT = "powerccl-agent"

@@ -15,8 +15,9 @@ import numpy as np
 import numpy.typing as npt
 
 from powerccl import patterns
-from powerccl.files import MOST_TRACE, opened, read_into
+from powerccl.files import MOST_TRACE
 from powerccl.traces import records
+from powerccl.traces.run_files import opened
 
 CHUNK = 1 << 16  # records read at a time: 4 MiB
 BULKY = (records.CALL, records.KERNEL, records.WAIT, records.CALLBACK, records.MPI_CALL)
@@ -79,7 +80,7 @@ def read_chunk(path: Path, header_bytes: int, first: int, count: int) -> npt.NDA
     """
     chunk = np.empty(count, records.RECORD)
     with opened(path, MOST_TRACE) as file:
-        got = read_into(file, chunk.view(np.uint8), header_bytes + first * records.RECORD_BYTES)
+        got = file.read_into(chunk.view(np.uint8), header_bytes + first * records.RECORD_BYTES)
     return chunk[: got // records.RECORD_BYTES]
 
 

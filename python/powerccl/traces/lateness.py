@@ -6,7 +6,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from powerccl.files import MIB, read_json
+from powerccl.files import MIB, decode_json
+from powerccl.traces.run_files import read_bytes
 
 LATENESS_FILES = "emulator-*.json"
 MOST_LATE = 0.02  # of the time: as much as results of one platform may differ from machine to machine
@@ -32,7 +33,7 @@ def lateness_problem(path: Path) -> str:
     from powerccl.quantities import seconds
 
     try:
-        document = read_json(path, dict[str, float], MIB)
+        document = decode_json(read_bytes(path, MIB), dict[str, float])
     except (OSError, msgspec.MsgspecError):
         return ""
     up_s, data_s, events_s = (document.get(name, 0.0) for name in ("up_s", "data_late_s", "events_late_s"))

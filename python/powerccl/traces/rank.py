@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import copy
-import os
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,11 +12,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from powerccl.files import MOST_TRACE, opened, read_into
+from powerccl.files import MOST_TRACE
 from powerccl.quantities import plural
 from powerccl.traces import records
 from powerccl.traces.clock_domain import ClockMap, map_kernels, to_gpu_times
 from powerccl.traces.header import TraceHeader, header_fault, parse_header
+from powerccl.traces.run_files import opened
 from powerccl.traces.sound import keep_sound, latest_ns
 
 if TYPE_CHECKING:
@@ -116,8 +116,8 @@ def read_header(path: Path) -> tuple[npt.NDArray[np.void], int, list[str]]:
     """
     header = np.zeros(1, records.HEADER)
     with opened(path, MOST_TRACE) as file:
-        size_bytes = os.fstat(file).st_size
-        if read_into(file, header.view(np.uint8), 0) < records.HEADER.itemsize:
+        size_bytes = file.size
+        if file.read_into(header.view(np.uint8), 0) < records.HEADER.itemsize:
             raise TraceError(f"{path.name}: {size_bytes} bytes: cut off inside its header")
     first = header[0]
     if fault := header_fault(first):

@@ -7,15 +7,15 @@ through polars' own CSV reader; a part that this refuses is parsed line by line.
 
 from __future__ import annotations
 
-import os
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from powerccl import clean
-from powerccl.files import MIB, MOST_SAMPLES, opened, read_into
+from powerccl.files import MIB, MOST_SAMPLES
 from powerccl.quantities import plural
+from powerccl.traces.run_files import opened
 
 if TYPE_CHECKING:
     import polars as pl
@@ -41,7 +41,7 @@ def about(path: Path) -> dict[str, str]:
     head = bytearray(LONGEST)
     try:
         with opened(path, MOST_SAMPLES) as file:
-            got = read_into(file, head, 0)
+            got = file.read_into(head, 0)
     except OSError:
         return fields
     for line in head[:got].decode("utf-8", "replace").split("\n"):
@@ -126,13 +126,13 @@ class SampleFile:
         """Whole lines, less the last line end of each piece; the head is a piece of its own."""
         problems, name = self.problems, self.path.name
         with opened(self.path, MOST_SAMPLES) as file:
-            end, offset = os.fstat(file).st_size, 0
+            end, offset = file.size, 0
             self.bytes = end
             rest = b""
             buffer = bytearray(min(PIECE, end))
             while offset < end:
                 size = min(PIECE if offset else LONGEST, end - offset)
-                got = read_into(file, memoryview(buffer)[:size], offset)
+                got = file.read_into(memoryview(buffer)[:size], offset)
                 if not got:
                     break
                 offset += got

@@ -91,7 +91,7 @@ void open_trace() {
   copy_text(header.library, sizeof(header.library), g_adapter.library.name);
   identify(environment, &header);
   char path[PATH_MAX + 64];
-  const int error = open_named_trace(&g_adapter.trace, environment.run_folder, "mpi", true, header,
+  const int error = open_named_trace(&g_adapter.trace, environment.record_folder, "mpi", true, header,
                                      environment.trace_limit_bytes, path, sizeof(path));
   if (error == 0) {
     // Half of the room is kept for the sums, which tell everything but when.
