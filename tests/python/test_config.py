@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from synthetic import training_run
 from test_commands import PACKAGE, only_run, powerccl
 
-from powerccl.commandline.config import SETTINGS, config_file, parse_config
+from powerccl.commandline.config import SETTINGS, config_file, local_dir, parse_config, read_config
 from powerccl.commandline.tariffs import asked_tariff
 from powerccl.commands import VERBS, cli
 from powerccl.errors import PowercclError
@@ -49,7 +49,27 @@ def test_config_shows_each_setting_and_where_it_is_set(file: Path, work: Path) -
         ["carbon", "none", "built-in"],
         ["pue", "1.3", f"{file}:2"],
         ["runs-dir", "runs", "built-in"],
+        ["local-dir", "none", "built-in"],
     ]
+
+
+def test_the_local_directory_is_an_option_else_a_variable_else_the_files(
+    file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("POWERCCL_LOCAL_DIR", raising=False)
+    assert local_dir(read_config()) is None
+    file.write_text('local-dir = "/scratch"\n')
+    assert local_dir(read_config()) == Path("/scratch")
+    monkeypatch.setenv("POWERCCL_LOCAL_DIR", "/dev/shm")
+    assert local_dir(read_config()) == Path("/dev/shm")
+    monkeypatch.setenv("POWERCCL_LOCAL_DIR", "")  # none, whatever the file says
+    assert local_dir(read_config()) is None
+    monkeypatch.setenv("POWERCCL_LOCAL_DIR", "tmp")
+    with pytest.raises(PowercclError, match="POWERCCL_LOCAL_DIR=tmp is no absolute path"):
+        local_dir(read_config())
+    done = powerccl("run", "--local-dir", "tmp", "--", "true")
+    assert (done.returncode, "--local-dir tmp is no absolute path" in done.stderr) == (2, True)
+    assert "no absolute path" in powerccl("config", "set", "local-dir", "tmp").stderr
 
 
 def test_set_and_unset_change_their_line_alone(file: Path, work: Path) -> None:
@@ -159,7 +179,7 @@ def test_options_win_over_the_file(file: Path, tmp_path: Path) -> None:
 def test_a_run_parses_no_file_without_such_a_setting(file: Path) -> None:
     """The parser takes longer to import than all the rest of the way to a job's start."""
     code = (
-        "import sys; from powerccl.commands import run; run._own_runs_dir(); "
+        "import sys; from powerccl.commands import run; run._own_dirs(True, True); "
         "late = {'tomllib', 'tomli', 'msgspec', 'numpy'} & set(sys.modules); sys.exit(str(late) if late else 0)"
     )
     for text in (None, 'price = "0.25EUR/kWh"\n'):

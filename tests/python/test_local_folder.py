@@ -10,6 +10,7 @@ import shutil
 import subprocess
 import sys
 import tarfile
+import time
 from pathlib import Path
 
 import msgspec
@@ -21,12 +22,21 @@ from powerccl.analysis.summary import summarise
 from powerccl.commands import cli
 from powerccl.errors import PowercclError
 from powerccl.files import MOST_TRACE
-from powerccl.launch import local_folder
-from powerccl.launch.local_folder import LocalFolder, collect, enter
+from powerccl.launch.local_folder import LocalFolder, await_nodes, collect, enter
 from powerccl.live.run_folder import LiveRun
 from powerccl.traces import records
 from powerccl.traces.folder import read_run
-from powerccl.traces.run_files import NodeFolder, list_files, members, opened, read_bytes, run_files, this_boot
+from powerccl.traces.run_files import (
+    NodeFolder,
+    list_files,
+    local_name,
+    members,
+    opened,
+    place_of,
+    read_bytes,
+    run_files,
+    this_boot,
+)
 from powerccl.traces.run_info import new_run_id, write_run_id
 
 RUN_ID = "0123456789abcdef" * 2
@@ -256,6 +266,22 @@ def test_the_last_launcher_of_a_node_packs(run: Path, directory: Path) -> None:
     assert len(list_files(run, "", ".trace")[0]) == 3
 
 
+def test_containers_with_a_directory_each_lose_nothing(run: Path, directory: Path) -> None:
+    """They have one host name and boot, and name one path, behind which each has a folder of its own."""
+    first = enter(directory, run)
+    (first.folder / "rank-0.trace").write_bytes(b"a")
+    directory.rename(directory.with_name("first"))
+    directory.mkdir(mode=0o755)
+    second = enter(directory, run)
+    (second.folder / "rank-0.trace").write_bytes(b"b")
+    assert first.pointer != second.pointer
+    second.leave(fail)
+    directory.rename(directory.with_name("second"))
+    directory.with_name("first").rename(directory)
+    first.leave(fail)
+    assert sorted(read_bytes(path, 10) for path in list_files(run, "", ".trace")[0]) == [b"a", b"b"]
+
+
 def test_locks_and_shared_memory_are_not_packed(run: Path, directory: Path) -> None:
     local = enter(directory, run)
     for name in ("agent-a.lock", ".node-0", "mpi-member-3", "agent-a.log"):
@@ -374,17 +400,29 @@ def test_what_is_on_another_host_is_said(run: Path) -> None:
     live.close()
 
 
-@pytest.mark.parametrize("what", ["a folder of the user", "another run's", "no JSON", "a list", "a number", "nested"])
+TEXTS = {
+    "no JSON": "{",
+    "a list": "[1]",
+    "numbers": '{"host":1,"boot_id":2,"folder":3,"place":4}',
+    "nested": "[" * 99_999,
+}
+
+
+@pytest.mark.parametrize("what", ["a folder of the user", "another run's", "another folder of this name", *TEXTS])
 def test_a_hostile_pointer_leads_nowhere_and_removes_nothing(run: Path, directory: Path, what: str) -> None:
     home = directory / "home"
     home.mkdir()
     if what == "another run's":
-        home = directory / f"powerccl-{os.getuid()}" / f"{new_run_id()}-{this_boot()[:8]}"
+        home = directory / f"powerccl-{os.getuid()}" / f"{local_name(new_run_id(), this_boot())}a"
         home.mkdir(parents=True)
+    elif what == "another folder of this name":
+        home = directory / f"powerccl-{os.getuid()}" / f"{local_name(RUN_ID, this_boot())}a"
+        home.mkdir(parents=True, mode=0o700)
     (home / "rank-0.trace").write_bytes(TraceWriter(0).bytes())
-    text = json.dumps({"host": "a\x1b]0;PWN", "boot_id": this_boot(), "folder": str(home)})
-    texts = {"no JSON": "{", "a list": "[1]", "a number": '{"host":1,"boot_id":2,"folder":3}', "nested": "[" * 99_999}
-    (run / "node-evil.local").write_text(texts.get(what, text))
+    said = {"host": "a\x1b]0;PWN", "boot_id": this_boot(), "folder": str(home), "place": "1:2"}
+    if what != "another folder of this name":
+        said["place"] = place_of(home.lstat())
+    (run / "node-evil.local").write_text(TEXTS.get(what, json.dumps(said)))
     (run / "node-evil.tar").write_bytes(b"")
     assert not any(name == "rank-0.trace" for name in (path.name for _, path in run_files(run).files))
     (run / "node-evil.tar").unlink()
@@ -406,6 +444,6 @@ def test_rank_0_waits_for_the_other_nodes(run: Path, monkeypatch: pytest.MonkeyP
         looks.append(seconds)
         (run / "node-node17-ffffffff.local").unlink()
 
-    monkeypatch.setattr(local_folder.time, "sleep", sleep)
-    local_folder.await_nodes(run)
+    monkeypatch.setattr(time, "sleep", sleep)
+    await_nodes(run)
     assert len(looks) == 1

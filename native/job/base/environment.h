@@ -13,7 +13,7 @@ enum class ClockClientName { kNone, kDry, kLease };
 enum class KernelEvents { kAuto, kAll, kNone };
 
 struct Environment {
-  char run_folder[PATH_MAX] = "";    // empty: fully passive
+  char run_folder[PATH_MAX] = "";  // empty: fully passive
   // Where records go: the node's own folder where `powerccl run --local-dir` made one, else the run folder.
   char record_folder[PATH_MAX] = "";
   char policy_table[PATH_MAX] = "";  // empty: none

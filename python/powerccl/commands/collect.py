@@ -13,7 +13,7 @@ from powerccl.errors import PowercclError
 
 
 @click.command("collect")
-@click.argument("run", default="", metavar="[RUN]", shell_complete=complete_run)
+@click.argument("run", metavar="RUN", shell_complete=complete_run)
 @runs_dir_option
 def command(run: str, runs_dir: Path) -> int:
     """Bring the files of a run from this node into its run folder.

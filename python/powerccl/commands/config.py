@@ -28,6 +28,7 @@ def command(context: click.Context) -> None:
     carbon     carbon intensity of energy, such as 380g/kWh, or a CSV file by hour
     pue        energy of the site by that of its computers, such as 1.3
     runs-dir   directory of run folders
+    local-dir  directory of each node for traces while the job runs, such as /tmp
 
     \b
     powerccl config
@@ -83,7 +84,7 @@ def _table(config: Config) -> str:
         value = str(config.values[name]) if own else setting.builtin or "none"
         rows.append((name, value, config.place(name) if own else "built-in"))
     width = max(len(value) for _, value, _ in rows)
-    lines = [f"{name:<8}  {value:<{width}}  {where}\n" for name, value, where in rows]
+    lines = [f"{name:<9}  {value:<{width}}  {where}\n" for name, value, where in rows]
     return "".join(lines) + ("" if config.values or not config.file else f"\n{config.file} sets nothing\n")
 
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A run's files on the node while the job runs (`powerccl run --local-dir`), and one file of the run folder at its end.
 
-The folder is `DIR/powerccl-<uid>/<run id>-<boot>`. All launchers of a run on a node use it, and each holds a shared
+The folder is `DIR/powerccl-<uid>/<run id>-<boot>-<host>`. All launchers of a run on a node use it. Each holds a shared
 lock on the file `<folder>.lock`. The last one that leaves gets the lock for itself, and packs. The kernel releases the
 lock of a launcher that was killed, so that the others need not know. Before the job starts, the run folder says where
 the node keeps its files (run_files.NodeFolder): no kill can lose them unseen.
@@ -36,6 +36,7 @@ from powerccl.traces.run_files import (
     NodeFolder,
     is_here,
     local_name,
+    place_of,
     read_pointer,
     this_boot,
 )
@@ -96,11 +97,13 @@ def enter(directory: Path, run: Path) -> LocalFolder:
         if not boot or not run_id:
             raise PowercclError("the kernel or the run has no id", HINT)
         _check(directory)
-        folder = private_folder(directory, HINT) / local_name(run_id, boot)
+        # With the host's name: containers of one host may share the directory.
+        folder = private_folder(directory, HINT) / f"{local_name(run_id, boot)}{plain(platform.node())}"
         lock = _take_part(_lock_file(folder))
         try:
             folder.mkdir(mode=0o700, exist_ok=True)
-            return LocalFolder(folder, _publish(run, NodeFolder(platform.node(), boot, str(folder))), lock)
+            node = NodeFolder(platform.node(), boot, str(folder), place_of(folder.lstat()))
+            return LocalFolder(folder, _publish(run, node), lock)
         except BaseException:
             os.close(lock)
             raise
@@ -249,7 +252,10 @@ def await_nodes(run: Path) -> None:
 def collect(run: Path, say: Callable[[str], None]) -> bool:
     """Bring home what killed launchers left on this node. False: something stays on a node, and `say` says why."""
     done = True
-    for pointer in sorted(run.glob(f"{NODE}*{LOCAL}")):
+    pointers = sorted(run.glob(f"{NODE}*{LOCAL}"))
+    if not pointers:
+        say(f"{run.name}: all files are in the run folder")
+    for pointer in pointers:
         node = read_pointer(pointer)
         if node.boot_id != this_boot() and node.host != platform.node():
             why = f"its files are in {node.folder} on that host: run this command there"

@@ -17,7 +17,7 @@ import json
 import os
 import stat
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -77,11 +77,15 @@ class RunFile:
 
 @dataclass(frozen=True)
 class NodeFolder:
-    """Where a node keeps its files while the job runs, as the run folder's `node-<host>-<boot>.local` says it."""
+    """Where a node keeps its files while the job runs, as the run folder's `node-<host>-<boot>.local` says it.
+
+    `place` is the folder's device and inode: containers of one host may each have a folder of this name.
+    """
 
     host: str
     boot_id: str
     folder: str
+    place: str = ""
 
     def to_json(self) -> bytes:
         """As the file has it."""
@@ -306,17 +310,22 @@ def read_pointer(path: Path) -> NodeFolder:
     """What a `.local` file says; of a damaged one, what its name does."""
     try:
         said = json.loads(read_bytes(path, MIB))
-        host, boot_id, folder = (said[name] for name in ("host", "boot_id", "folder"))
-        if all(isinstance(text, str) and "\0" not in text for text in (host, boot_id, folder)):
-            return NodeFolder(clean.field(host), clean.field(boot_id), folder)
+        node = NodeFolder(*(said[name] for name in ("host", "boot_id", "folder", "place")))
+        if all(isinstance(text, str) and "\0" not in text for text in asdict(node).values()):
+            return replace(node, host=clean.field(node.host))
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
         pass
     return NodeFolder(clean.field(path.name.removeprefix(NODE).removesuffix(LOCAL)), "", "")
 
 
 def local_name(run_id: str, boot_id: str) -> str:
-    """What a node's folder of a run is called."""
-    return f"{run_id}-{boot_id[:BOOT_DIGITS]}"
+    """How the name of a node's folder of a run begins; the host's name follows."""
+    return f"{run_id}-{boot_id[:BOOT_DIGITS]}-"
+
+
+def place_of(about: os.stat_result) -> str:
+    """See NodeFolder."""
+    return f"{about.st_dev}:{about.st_ino}"
 
 
 def is_here(node: NodeFolder, run: Path) -> bool:
@@ -327,13 +336,15 @@ def is_here(node: NodeFolder, run: Path) -> bool:
     place, run_id = Path(node.folder), read_run_id(run)
     if not run_id or not node.boot_id or node.boot_id != this_boot() or is_foreign(run):
         return False
-    if not place.is_absolute() or place.name != local_name(run_id, node.boot_id) or place.parent.name != own_name():
+    made_by_us = place.parent.name == own_name() and place.name.startswith(local_name(run_id, node.boot_id))
+    if not place.is_absolute() or not made_by_us:
         return False
     try:
         about = place.lstat()
     except OSError:
         return False
-    return stat.S_ISDIR(about.st_mode) and about.st_uid == os.geteuid() and not about.st_mode & 0o022
+    own = stat.S_ISDIR(about.st_mode) and about.st_uid == os.geteuid() and not about.st_mode & 0o022
+    return own and node.place == place_of(about)
 
 
 def own_name() -> str:

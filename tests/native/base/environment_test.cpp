@@ -49,6 +49,44 @@ TEST_F(EnvironmentTest, WithoutARunFolderNothingIsReadOrSaid) {
   EXPECT_STREQ(environment.run_folder, "");
 }
 
+TEST_F(EnvironmentTest, RecordsGoToTheNodesOwnFolderWhereThereIsOne) {
+  set("POWERCCL_RUN_FOLDER", "/tmp/run");
+  EXPECT_EQ(read(), "");
+  EXPECT_STREQ(environment.record_folder, "/tmp/run");
+
+  char own[] = "/tmp/powerccl-environment-XXXXXX";
+  ASSERT_NE(mkdtemp(own), nullptr);
+  set("POWERCCL_LOCAL_FOLDER", own);
+  EXPECT_EQ(read(), "");
+  EXPECT_STREQ(environment.record_folder, own);
+  EXPECT_STREQ(environment.run_folder, "/tmp/run");
+
+  // A link may lead to another user's folder.
+  const std::string link = std::string(own) + "/link";
+  ASSERT_EQ(symlink(own, link.c_str()), 0);
+  set("POWERCCL_LOCAL_FOLDER", link.c_str());
+  EXPECT_EQ(read(), "");
+  EXPECT_STREQ(environment.record_folder, "/tmp/run");
+
+  ASSERT_EQ(unlink(link.c_str()), 0);
+  ASSERT_EQ(rmdir(own), 0);
+  set("POWERCCL_LOCAL_FOLDER", own);  // a host without `powerccl run`
+  EXPECT_EQ(read(), "");
+  EXPECT_STREQ(environment.record_folder, "/tmp/run");
+}
+
+TEST_F(EnvironmentTest, AnotherUsersFolderTakesNoRecords) {
+  if (geteuid() != 0) GTEST_SKIP() << "needs root";
+  char other[] = "/tmp/powerccl-environment-XXXXXX";
+  ASSERT_NE(mkdtemp(other), nullptr);
+  ASSERT_EQ(chown(other, 65534, 65534), 0);
+  set("POWERCCL_RUN_FOLDER", "/tmp/run");
+  set("POWERCCL_LOCAL_FOLDER", other);
+  EXPECT_EQ(read(), "");
+  EXPECT_STREQ(environment.record_folder, "/tmp/run");
+  rmdir(other);
+}
+
 TEST_F(EnvironmentTest, DefaultsAreTheTables) {
   set("POWERCCL_RUN_FOLDER", "/tmp/run");
   EXPECT_EQ(read(), "");

@@ -166,7 +166,8 @@ void describe(char* text, size_t size) {
 }
 
 bool member_path(char* path, size_t size, int rank) {
-  return static_cast<size_t>(snprintf(path, size, "%s/mpi-member-%d", g_adapter.environment.record_folder, rank)) < size;
+  return static_cast<size_t>(snprintf(path, size, "%s/mpi-member-%d", g_adapter.environment.record_folder, rank)) <
+         size;
 }
 
 bool is_member(int rank, const char* wanted) {
