@@ -37,10 +37,10 @@ def brief(folder: Path) -> tuple[RunData, RunSummary] | None:
     run = RunData(folder)
     read_info(run)
     info = run.info or RunInfo([])
-    found = run_files(folder)
-    if info.clocks not in ("", "none") or found.elsewhere or found.here or found.problems:
+    listing = run_files(folder)
+    if info.clocks not in ("", "none") or listing.elsewhere or listing.here or listing.problems:
         return None
-    if not all(_has_no_figures(path) for _, path in found.files):
+    if not all(_has_no_figures(path) for _, path in listing.files):
         return None
     summary = RunSummary(
         emulated=info.modelled_by,

@@ -186,7 +186,7 @@ def local_dir(config: Config) -> Path | None:
 
 
 def parse_local_dir(text: str, said: str) -> Path | None:
-    """A directory as an option or a variable names it; empty: none. `said`: what stands before the text.
+    """A directory as an option or a variable names it; empty: none. `said`: the words in front of it, for the message.
 
     Raises:
         UsageError: it is no absolute path.

@@ -203,11 +203,11 @@ def _seconds(started_at: str, otherwise_s: float) -> float:
 def _without_end(path: Path) -> str:
     """The state of a run without an end, by whether something was written within SILENT_S."""
     with contextlib.suppress(OSError):
-        found = run_files(path)
-        places = {path, *(Path(node.folder) for node in found.here)}
+        listing = run_files(path)
+        places = {path, *(Path(node.folder) for node in listing.here)}
         if any(_writes(place) for place in places):
             return RECORDING
-        return ON_NODES if found.elsewhere else NO_END
+        return ON_NODES if listing.elsewhere else NO_END
     return NO_END
 
 

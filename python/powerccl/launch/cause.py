@@ -65,6 +65,7 @@ class Evidence(NamedTuple):
     no_preload: str
     has_gpu: bool
     seen: list[Seen] | None
+    local: Path | None = None  # the node's own folder, where the ranks write
 
 
 def read_seen(lines: Iterable[str]) -> list[Seen]:
@@ -93,15 +94,19 @@ def _is_disabled(evidence: Evidence) -> str:
 
 def _cannot_write(evidence: Evidence) -> str:
     """Of a full disk, only a process that has our library and something to record would have written."""
+    folder = evidence.local or evidence.folder
     try:
-        room = os.statvfs(f"{evidence.folder}{os.sep}")
+        room = os.statvfs(f"{folder}{os.sep}")
     except OSError as error:
-        return f"the run folder {evidence.folder} is gone: {error.strerror}"
+        return f"the run folder {folder} is gone: {error.strerror}"
     if not any(each.ours and each.communicates for each in evidence.seen or []):
         return ""
-    if room.f_bavail * room.f_frsize < LEAST_ROOM_BYTES:
+    full = room.f_bavail * room.f_frsize < LEAST_ROOM_BYTES
+    if full and evidence.local:
+        return f"the disk of {folder} is full, so no rank could write a trace; make room, or use another --local-dir"
+    if full:
         return "the disk of the run folder is full, so no rank could write a trace; make room, or use --runs-dir"
-    if not os.access(evidence.folder, os.W_OK):
+    if not os.access(folder, os.W_OK):
         return "the run folder cannot be written; use --runs-dir"
     return ""
 

@@ -112,7 +112,7 @@ def enter(directory: Path, run: Path) -> LocalFolder:
 
 
 def _check(directory: Path) -> None:
-    """Whoever may rename entries of the directory may put a folder of theirs in the place of ours."""
+    """Another user who may rename entries of the directory could put a folder in the place of ours."""
     about = directory.stat()
     if not stat.S_ISDIR(about.st_mode):
         raise PowercclError(f"{directory} is no directory", HINT)

@@ -210,17 +210,17 @@ class Recording:
             self._leave_local()
 
     def _write_end(self, ended: Ended | None, environment: Mapping[str, str]) -> None:
-        found = RunFiles()
+        listing = RunFiles()
         with contextlib.suppress(OSError):
-            found = run_files(self.folder)
-        traces = [path.name for _, path in found.files if path.suffix == ".trace"]
+            listing = run_files(self.folder)
+        traces = [path.name for _, path in listing.files if path.suffix == ".trace"]
         if any(name.startswith("rank-") for name in traces):
             self._tell_unsampled()
         if ended:
             self._info.exit_code, self._info.signal = ended.code, ended.signal
         if not self.job.leads:
             return
-        if not traces and not found.elsewhere:
+        if not traces and not listing.elsewhere:
             self._info.unrecorded = self._cause(ended or Ended(0, None), environment)
         if not self.folder.is_dir():
             self.say(self._info.unrecorded)
@@ -245,6 +245,7 @@ class Recording:
                 no_preload=self._no_preload,
                 has_gpu=bool(self.request.emulate) or NVIDIA_DEVICE.exists(),
                 seen=None if self._seen is None else read_seen(self._seen),
+                local=self._local_folder,
             )
         )
 

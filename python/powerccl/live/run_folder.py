@@ -252,9 +252,9 @@ class LiveRun:
         self.read_info()
         look = Look()
         try:
-            found = run_files(self.folder)
-            files, self.elsewhere = found.files, found.elsewhere
-            self._gone = "; ".join(found.problems)
+            listing = run_files(self.folder)
+            files, self.elsewhere = listing.files, listing.elsewhere
+            self._gone = "; ".join(listing.problems)
         except OSError as error:
             self._gone = f"{self.folder}: {error.strerror}"
             known = {key: each.path for key, each in self._traces.items()}

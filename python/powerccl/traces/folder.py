@@ -331,18 +331,18 @@ def _read_each(run: RunData, pattern: str, read: Callable[[Path], T], at_once: i
 
 def _paths(run: RunData, pattern: str) -> list[Path]:
     prefix, _, suffix = pattern.partition("*")
-    found = run.files = run.files or _listed(run)
-    return [path for _, path in found.files if path.name.startswith(prefix) and path.name.endswith(suffix)]
+    listing = run.files = run.files or _listed(run)
+    return [path for _, path in listing.files if path.name.startswith(prefix) and path.name.endswith(suffix)]
 
 
 def _listed(run: RunData) -> RunFiles:
     try:
-        found = run_files(run.folder)
+        listing = run_files(run.folder)
     except OSError as error:
         run.problems.append(f"{run.folder}: {error.strerror}")
         return RunFiles()
-    if found.more:
-        count = len(found.files)
-        run.problems.append(f"{plural(count + found.more, 'file')}: a random {count:,} of them are read")
-    run.problems += [*found.problems, *about_nodes(found, run.folder)]
-    return found
+    if listing.more:
+        count = len(listing.files)
+        run.problems.append(f"{plural(count + listing.more, 'file')}: a random {count:,} of them are read")
+    run.problems += [*listing.problems, *about_nodes(listing, run.folder)]
+    return listing

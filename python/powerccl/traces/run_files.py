@@ -120,7 +120,7 @@ def run_files(folder: Path) -> RunFiles:
     Raises:
         OSError: the folder cannot be read.
     """
-    found = RunFiles()
+    listing = RunFiles()
     tars: list[str] = []
     pointers: list[str] = []
     with os.scandir(folder) as entries:
@@ -130,28 +130,28 @@ def run_files(folder: Path) -> RunFiles:
             elif name.startswith(NODE) and name.endswith(LOCAL):
                 pointers.append(name)
             else:
-                found.add(iter([Listed(name, folder / name)]))
+                listing.add(iter([Listed(name, folder / name)]))
     for name in sorted(tars)[:MOST_FILES]:
         stem = name.removesuffix(TAR)
         try:
             index = members(folder / name)
         except OSError as error:
-            found.problems.append(f"{name}: {error.strerror}")
+            listing.problems.append(f"{name}: {error.strerror}")
             continue
-        found.problems += [f"{name}: {index.problem}"] if index.problem else []
-        found.add(Listed(f"{stem}/{each}", folder / name / each) for each in index.places)
+        listing.problems += [f"{name}: {index.problem}"] if index.problem else []
+        listing.add(Listed(f"{stem}/{each}", folder / name / each) for each in index.places)
     for name in sorted(pointers)[:MOST_POINTERS]:
         stem = name.removesuffix(LOCAL)
         if f"{stem}{TAR}" in tars:
             continue  # its files were brought home, and nothing but the removal is missing
         node = read_pointer(folder / name)
         if is_here(node, folder):
-            found.here.append(node)
-            found.add(Listed(f"{stem}/{each}", Path(node.folder) / each) for each in _names_in(node.folder))
+            listing.here.append(node)
+            listing.add(Listed(f"{stem}/{each}", Path(node.folder) / each) for each in _names_in(node.folder))
         else:
-            found.elsewhere.append(node)
-    found.files.sort(key=lambda entry: (entry.path.name, entry.key))
-    return found
+            listing.elsewhere.append(node)
+    listing.files.sort(key=lambda entry: (entry.path.name, entry.key))
+    return listing
 
 
 def list_files(folder: Path, prefix: str, suffix: str) -> tuple[list[Path], int]:
@@ -160,9 +160,9 @@ def list_files(folder: Path, prefix: str, suffix: str) -> tuple[list[Path], int]
     Raises:
         OSError: the folder cannot be read.
     """
-    found = run_files(folder)
-    paths = [path for _, path in found.files if path.name.startswith(prefix) and path.name.endswith(suffix)]
-    return paths, found.more
+    listing = run_files(folder)
+    paths = [path for _, path in listing.files if path.name.startswith(prefix) and path.name.endswith(suffix)]
+    return paths, listing.more
 
 
 def has_files(folder: Path, prefix: str, suffix: str) -> bool:
@@ -366,12 +366,12 @@ def _names_in(folder: str) -> list[str]:
     return []
 
 
-def about_nodes(found: RunFiles, run: Path) -> list[str]:
+def about_nodes(listing: RunFiles, run: Path) -> list[str]:
     """What to say of files that are not in the run folder: where they are, and how they get there."""
     return [
         f"{hosts_of(nodes)}: traces and samples are {where} {clean.field(nodes[0].folder) or 'a folder'} on that host. "
         f"If the job has ended there, run `powerccl collect {clean.field(str(run))}` on it."
-        for nodes, where in ((found.elsewhere, "not here: they are in"), (found.here, "read from"))
+        for nodes, where in ((listing.elsewhere, "not here: they are in"), (listing.here, "read from"))
         if nodes
     ]
 
