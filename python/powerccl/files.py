@@ -36,7 +36,7 @@ MOST_TRACE = (1 << 40) + MIB
 MOST_PROFILE = 4 << 30
 # A program that is searched for the MPI library that it contains; the largest are a few hundred MiB.
 MOST_PROGRAM = 1 << 30
-# One folder's files of one kind: ranks of the largest jobs on record, several times over.
+# One folder's files: ranks of the largest jobs on record, several times over.
 MOST_FILES = 1 << 17
 MOST_NAME = 200  # of 255 bytes that a file's name may have: a temporary's is longer
 # A file with fewer bytes on the disk than one in so many is nothing but a hole. Compression does not come near.

@@ -183,6 +183,15 @@ def test_names_and_links_of_a_hostile_tar_lead_nowhere(tmp_path: Path) -> None:
         pass
 
 
+def test_many_damaged_tars_are_named_in_part(tmp_path: Path) -> None:
+    folder = training_run(tmp_path / "run")
+    for number in range(50):
+        (folder / f"node-{number}.tar").write_bytes(b"x" * 512)
+    problems = run_files(folder).problems
+    assert len(problems) == 21
+    assert "30 more files of nodes" in problems[-1]
+
+
 def test_a_size_beyond_the_tar_is_read_as_far_as_there_is(tmp_path: Path) -> None:
     folder = training_run(tmp_path / "run")
     header = entry("rank-9.trace", size=1 << 60).tobuf(tarfile.GNU_FORMAT)

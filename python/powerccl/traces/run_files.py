@@ -16,7 +16,7 @@ import contextlib
 import json
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -36,6 +36,7 @@ MOST_TAR = 1 << 44
 MOST_MEMBERS = 1 << 14
 MOST_POINTERS = 1 << 12
 SHOWN_HOSTS = 3
+MOST_SAID = 20  # damaged tars that are named
 
 
 class Listed(NamedTuple):
@@ -105,7 +106,7 @@ class RunFiles:
     here: list[NodeFolder] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
 
-    def add(self, entries: Iterator[Listed]) -> None:
+    def add(self, entries: Iterable[Listed]) -> None:
         """Take what there is room for."""
         for entry in entries:
             if len(self.files) < MOST_FILES:
@@ -115,7 +116,7 @@ class RunFiles:
 
 
 def run_files(folder: Path) -> RunFiles:
-    """All files of a run but run.json's neighbours of nodes, by name.
+    """All files of a run by name; of its nodes' tars and `.local` files, those that they lead to.
 
     Raises:
         OSError: the folder cannot be read.
@@ -123,6 +124,7 @@ def run_files(folder: Path) -> RunFiles:
     listing = RunFiles()
     tars: list[str] = []
     pointers: list[str] = []
+    damaged: list[str] = []
     with os.scandir(folder) as entries:
         for name in (entry.name for entry in entries):
             if name.startswith(NODE) and name.endswith(TAR):
@@ -130,19 +132,22 @@ def run_files(folder: Path) -> RunFiles:
             elif name.startswith(NODE) and name.endswith(LOCAL):
                 pointers.append(name)
             else:
-                listing.add(iter([Listed(name, folder / name)]))
+                listing.add([Listed(name, folder / name)])
     for name in sorted(tars)[:MOST_FILES]:
         stem = name.removesuffix(TAR)
         try:
             index = members(folder / name)
         except OSError as error:
-            listing.problems.append(f"{name}: {error.strerror}")
+            damaged.append(f"{name}: {error.strerror}")
             continue
-        listing.problems += [f"{name}: {index.problem}"] if index.problem else []
+        damaged += [f"{name}: {index.problem}"] if index.problem else []
         listing.add(Listed(f"{stem}/{each}", folder / name / each) for each in index.places)
+    listing.problems += damaged[:MOST_SAID]
+    if damaged[MOST_SAID:]:
+        listing.problems.append(f"{plural(len(damaged) - MOST_SAID, 'more file')} of nodes cannot be read as a whole")
     for name in sorted(pointers)[:MOST_POINTERS]:
         stem = name.removesuffix(LOCAL)
-        if f"{stem}{TAR}" in tars:
+        if (folder / f"{stem}{TAR}").exists():
             continue  # its files were brought home, and nothing but the removal is missing
         node = read_pointer(folder / name)
         if is_here(node, folder):
@@ -235,7 +240,23 @@ class Members:
 
 
 Stamp = tuple[int, int, int, int]
-_known: dict[Path, tuple[Stamp, Members]] = {}  # each file that is opened asks for its tar again
+
+
+class _Known(dict[Path, tuple[Stamp, Members]]):
+    """Tars that were walked: each file that is opened asks for its tar again."""
+
+    kept = 0  # files, in all of them
+
+    def keep(self, tar: Path, walked: tuple[Stamp, Members]) -> None:
+        """Remember one; forget all others where they are too many."""
+        if self.kept > MOST_FILES:
+            self.clear()
+            self.kept = 0
+        self[tar] = walked
+        self.kept += len(walked[1].places) + 1
+
+
+_known = _Known()
 
 
 def members(tar: Path) -> Members:
@@ -253,9 +274,8 @@ def _members(tar: Path, file: int) -> Members:
     stamp = (about.st_dev, about.st_ino, about.st_size, about.st_mtime_ns)
     known = _known.get(tar)
     if known is None or known[0] != stamp:
-        if sum(len(each.places) for _, each in _known.values()) > MOST_FILES:
-            _known.clear()
-        known = _known[tar] = (stamp, _walk(file, about.st_size))
+        known = (stamp, _walk(file, about.st_size))
+        _known.keep(tar, known)
     return known[1]
 
 
