@@ -82,6 +82,18 @@ def run(
     return json.loads(done.stdout), groups[-1]
 
 
+def test_the_note_goes_to_the_nodes_folder_where_there_is_one(tmp_path: Path) -> None:
+    local = tmp_path / "local"
+    local.mkdir()
+    code = f"import sys; sys.path.insert(0, {str(HOOKS)!r}); import powerccl_windows; powerccl_windows._note('off')"
+    (tmp_path / "run").mkdir()
+    variables = {"PATH": os.environ["PATH"], "POWERCCL_RUN_FOLDER": str(tmp_path / "run")}
+    for folder in (str(local), str(tmp_path / "none"), ""):
+        subprocess.run([sys.executable, "-c", code], env={**variables, "POWERCCL_LOCAL_FOLDER": folder}, check=True)
+        assert len(list(local.iterdir())) == 1
+        assert len(list((tmp_path / "run").iterdir())) == (0 if folder == str(local) else 1)
+
+
 def test_windows_are_registered_once_all_ranks_agree(tmp_path: Path) -> None:
     found, note = run(tmp_path, "layers = sharded(3)\ntrain(layers, 40)\n")
     assert found["registered"] == 1 and found["policy"] == "2"
