@@ -106,6 +106,9 @@ def test_a_batch_script_runs_as_written(site: Site, block: Block) -> None:
     assert {trace.host for trace in run.ranks} == {"node1", "node2"}
     assert {log.host for log in run.power} == {"node1", "node2"}
     assert not any("killed" in problem for problem in run.problems)
+    files_of_nodes = {path.name.split("-")[1] for path in folder.glob("node-*.tar")}
+    assert files_of_nodes == ({"node1", "node2"} if "--local-dir" in block.text else set())
+    assert not any("powerccl collect" in problem for problem in run.problems)
     if "--html" in block.text:
         (page,) = place.glob("report-*.html")
         assert "Slurm job" in page.read_text()
@@ -124,15 +127,18 @@ def test_other_blocks_are_of_configuration_or_run_elsewhere() -> None:
     assert all(any(word in block.text for word in NOT_OF_SLURM) for block in others)
 
 
-def test_a_step_is_recorded_without_a_change(site: Site) -> None:
+@pytest.mark.parametrize("local", ["", "/tmp"])
+def test_a_step_is_recorded_without_a_change(site: Site, local: str) -> None:
     """Its command, both nodes and its job are known; who does not ask is not recorded, and exit codes pass."""
-    place = site.user("unchanged")
+    place = site.user(f"unchanged{len(local)}")
     step = ["srun", "-N2", "-n4", "--gpus-per-node=2", f"--chdir={place}"]
-    site.environment["POWERCCL_RECORD"] = "1"
+    asked = {"POWERCCL_RECORD": "1", "POWERCCL_LOCAL_DIR": local}
+    site.environment |= asked
     try:
         done = site.run(*step, "sh", "-c", "./app && exit $SLURM_PROCID", folder=place)
     finally:
-        del site.environment["POWERCCL_RECORD"]
+        for name in asked:
+            del site.environment[name]
     assert done.returncode == 3, done.stderr
     assert done.stdout == ""
     (folder,) = runs_of(place)
@@ -140,9 +146,12 @@ def test_a_step_is_recorded_without_a_change(site: Site) -> None:
     assert info["command"][1:] == ["-c", "./app && exit $SLURM_PROCID"]
     assert info["end_ns"] > info["start_ns"]
     assert info["exit_code"] is None
+    # The task epilog tells the recorder that the step has ended; the recorder packs after that.
+    assert until(lambda: len(list(folder.glob("node-*.tar"))) == (2 if local else 0))
     summary = summarise(read_run(folder))
     assert summary.finished
     assert summary.hosts == ["node1", "node2"]
+    assert summary.ranks == 8
     assert site.run("sh", "-c", "ls -d /dev/shm/powerccl-*/step-*").stdout == ""
     assert site.run(*step, "true", folder=place).returncode == 0
     assert len(runs_of(place)) == 1
