@@ -16,9 +16,12 @@ from pathlib import Path
 import msgspec
 import pytest
 from click.testing import CliRunner
-from synthetic import TraceWriter, training_run
+from synthetic import TraceWriter, training_run, write_info
 
+from powerccl.analysis.findings import SUMMARY_FILE
 from powerccl.analysis.summary import summarise
+from powerccl.commandline.run_index import NO_END, ON_NODES, run_rows
+from powerccl.commandline.summaries import keep_summary
 from powerccl.commands import cli
 from powerccl.errors import PowercclError
 from powerccl.files import MOST_TRACE
@@ -28,6 +31,7 @@ from powerccl.traces import records
 from powerccl.traces.folder import read_run
 from powerccl.traces.run_files import (
     NodeFolder,
+    is_on_nodes,
     list_files,
     local_name,
     members,
@@ -456,3 +460,22 @@ def test_rank_0_waits_for_the_other_nodes(run: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(time, "sleep", sleep)
     await_nodes(run)
     assert len(looks) == 1
+
+
+def test_no_summary_is_kept_and_no_state_is_guessed_while_files_are_on_nodes(tmp_path: Path) -> None:
+    folder = training_run(tmp_path / "runs/a")
+    keep_summary(summarise(read_run(folder)), folder)
+    assert (folder / SUMMARY_FILE).exists()
+    (folder / SUMMARY_FILE).unlink()
+    pointer = folder / "node-node17-ffffffff.local"
+    pointer.write_bytes(NodeFolder("node17", "f" * 32, "/tmp/powerccl-0/x").to_json())
+    assert is_on_nodes(folder)
+    keep_summary(summarise(read_run(folder)), folder)
+    assert not (folder / SUMMARY_FILE).exists()
+    write_info(folder, 0, None)  # without an end
+    for path in (folder, *folder.iterdir()):
+        os.utime(path, (1, 1))
+    assert [row.state for row in run_rows(tmp_path / "runs")] == [ON_NODES]
+    pointer.unlink()
+    os.utime(folder, (1, 1))
+    assert [row.state for row in run_rows(tmp_path / "runs")] == [NO_END]
