@@ -92,6 +92,17 @@ def test_a_directory_that_cannot_be_used_costs_one_line(powerccl: Powerccl, dire
     assert len(list(powerccl.runs[-1].glob("rank-*.trace"))) == 8
 
 
+def test_a_killed_job_is_packed_like_any_other(powerccl: Powerccl, directory: Path) -> None:
+    long = ("all_reduce", "-b", "64M", "-e", "64M", "-c", "0", "-n", "5000")
+    job = ("timeout", "-s", "KILL", "6", powerccl.bench, *long)
+    done = powerccl(*OBSERVED, "--local-dir", str(directory), "--", *job)
+    assert done.code == 137, done.err
+    (folder,) = powerccl.runs
+    assert len(list(folder.glob("node-*.tar"))) == 1
+    assert left(directory) == []
+    assert len(read_run(folder).ranks) == 8
+
+
 def test_a_killed_launcher_leaves_files_that_are_read_and_collected(on_machine: Powerccl, directory: Path) -> None:
     """The job goes on without `powerccl run`, and with it its records."""
     powerccl = on_machine
@@ -134,7 +145,9 @@ def test_several_tasks_of_a_node_make_one_file(
     for task in range(2):
         step = {**STEP, "SLURM_PROCID": str(task), "SLURM_LOCALID": str(task), "SLURM_STEP_NUM_TASKS": "2"}
         step |= {"SLURM_NODEID": "0", "SLURM_STEP_NUM_NODES": "1", "POWERCCL_LOCAL_DIR": str(directory)}
-        job = ("sh", "-c", f"sleep {3 * task}; {bench}")
+        # The first ends while the second, which has begun, still runs.
+        waits = ("until test -e begun; do sleep 0.1; done", "touch begun; sleep 3")[task]
+        job = ("sh", "-c", f"{waits}; {bench}")
         tasks.append(powerccl.start("run", "--policy", "observe", "--", *job, **machine.environment, **step))
     done = [task.wait() for task in tasks]
     assert [each.code for each in done] == [0, 0], done
