@@ -7,6 +7,7 @@ import os
 import re
 import signal
 import subprocess
+import tarfile
 import threading
 import time
 from pathlib import Path
@@ -149,6 +150,29 @@ def test_how_many_folders_a_user_can_name_is_bounded(theirs: Path, monkeypatch: 
             found = followed.look({(NOBODY, NOBODY): names}, time.monotonic())
             assert len(found.answers) == 2
         assert said == [f"user {NOBODY} has 5 run folders: only 2 are read"]
+    finally:
+        followed.close()
+
+
+@as_root
+def test_what_only_some_folders_need_was_imported_before(theirs: Path) -> None:
+    """Python's own folder may be root's alone, as this test's is on many machines."""
+    folder = training_run(theirs / "run")
+    write_info(folder, 0, started_at="2026-11-01T10:00:00+0100")
+    owned(folder)
+    tar = folder / "node-a-01234567.tar"
+    with tarfile.open(tar, "w", format=tarfile.GNU_FORMAT) as packed:
+        for trace in sorted(folder.glob("rank-*.trace")):
+            packed.add(trace, trace.name)
+            trace.unlink()
+    os.chown(tar, NOBODY, NOBODY)
+    followed = foreign.ForeignRuns(5.0, True, "node1", 30.0)
+    try:
+        found = followed.look({(NOBODY, NOBODY): {str(folder): [1]}}, time.monotonic())
+        assert found.problems == []
+        ((_, answer, _),) = found.answers
+        assert answer.job is not None
+        assert len(answer.job.ranks) == 2
     finally:
         followed.close()
 

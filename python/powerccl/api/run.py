@@ -30,6 +30,7 @@ from powerccl.commandline.references import own_reference
 from powerccl.commandline.runs import find_run
 from powerccl.errors import PowercclError
 from powerccl.estimate import Estimate
+from powerccl.tariff import parse_time
 from powerccl.traces.folder import RunData, read_info
 
 Ints = npt.NDArray[np.int64]
@@ -262,11 +263,9 @@ class Run:
                 offsets.setdefault(trace.host, trace.start_realtime_ns - trace.start_ns)
         info = run.info
         if info and info.host not in offsets and info.start_ns:
-            try:
-                began = datetime.strptime(info.started_at, "%Y-%m-%dT%H:%M:%S%z")
-            except ValueError:
-                return offsets
-            offsets[info.host] = int(began.timestamp() * 1e9) - info.start_ns
+            began_s = parse_time(info.started_at)
+            if began_s is not None:
+                offsets[info.host] = int(began_s * 1e9) - info.start_ns
         return offsets
 
     @cached_property

@@ -12,7 +12,6 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from datetime import datetime
 from pathlib import Path
 
 import msgspec
@@ -20,6 +19,7 @@ import msgspec
 from powerccl import clean
 from powerccl.analysis.findings import SUMMARY_FILE
 from powerccl.files import MOST_DOCUMENT, MOST_INFO, read_bytes, read_json, user_folder, write_whole
+from powerccl.tariff import parse_time
 from powerccl.traces.run_files import run_files
 from powerccl.traces.run_info import ID_FILE, RUN_FILE, parse_run_info
 
@@ -174,7 +174,7 @@ def _read_row(path: Path, stamp: Stamp) -> RunRow:
         folder=path.name,
         name=info.name or clean.field(path.name),
         started_at=info.started_at,
-        started_s=_seconds(info.started_at, written_s),
+        started_s=written_s if (started_s := parse_time(info.started_at)) is None else started_s,
         written_s=written_s,
         wall_s=info.wall_ns / 1e9 or None,
         exit_code=info.exit_code,
@@ -191,13 +191,6 @@ def _read_row(path: Path, stamp: Stamp) -> RunRow:
             row.exposed_pct = summary.shares.exposed_pct
             row.exposed_at_least = summary.shares.uncovered_pct is not None
     return row
-
-
-def _seconds(started_at: str, otherwise_s: float) -> float:
-    try:
-        return datetime.strptime(started_at, "%Y-%m-%dT%H:%M:%S%z").timestamp()
-    except (ValueError, OverflowError):
-        return otherwise_s
 
 
 def _without_end(path: Path) -> str:

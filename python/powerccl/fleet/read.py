@@ -25,6 +25,7 @@ from powerccl.files import MOST_INFO, read_bytes
 from powerccl.fleet.schema import Collective, Gpu, Iteration, Rank, Rows, Run, Step
 from powerccl.launch.folder import job_name
 from powerccl.launch.launcher_words import launcher_kind, split_launcher
+from powerccl.tariff import parse_time
 from powerccl.traces.run_files import is_on_nodes
 from powerccl.traces.run_info import RUN_FILE, RunInfo, parse_run_info
 
@@ -353,11 +354,10 @@ def group_name(number: int) -> str:
 
 def _started(text: str) -> datetime.datetime | None:
     """When a run began, UTC without a zone."""
-    try:
-        moment = datetime.datetime.strptime(text, "%Y-%m-%dT%H:%M:%S%z")
-        return moment.astimezone(datetime.timezone.utc).replace(tzinfo=None)
-    except (ValueError, OverflowError):
+    started_s = parse_time(text)
+    if started_s is None:
         return None
+    return datetime.datetime.fromtimestamp(started_s, datetime.timezone.utc).replace(tzinfo=None)
 
 
 def _text(text: str) -> str:

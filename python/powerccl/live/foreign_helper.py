@@ -13,6 +13,7 @@ import os
 import resource
 import struct
 import sys
+import tarfile  # noqa: F401 - traces.run_files imports it late, when this process may not read it any more
 import time
 from pathlib import Path
 

@@ -3,10 +3,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import time
 from collections import Counter, deque
-from datetime import datetime
 from itertools import pairwise
 from pathlib import Path
 
@@ -21,6 +19,7 @@ from powerccl.live.run_folder import LiveRun, LiveSamples, LiveTrace, Look
 from powerccl.live.snapshot import LiveBudget, LiveGpu, LiveJob, LivePattern, LiveRank
 from powerccl.live.totals import Totals
 from powerccl.quantities import plural, seconds
+from powerccl.tariff import parse_time
 from powerccl.traces.header import TraceHeader
 from powerccl.traces.identity import Names, count_expected, find_ranks, life_of_header, missing_ranks, number_ranks
 from powerccl.traces.plausible import MOST_CPU_WATTS
@@ -172,9 +171,9 @@ class Watcher:
 
     def _started(self) -> float | None:
         """When the run began, Unix time: by run.json, else by the first trace that was begun; None: not known."""
-        with contextlib.suppress(ValueError):
-            started_at = self.run.info.started_at if self.run.info else ""
-            return datetime.strptime(started_at, "%Y-%m-%dT%H:%M:%S%z").timestamp()
+        started_s = parse_time(self.run.info.started_at) if self.run.info else None
+        if started_s is not None:
+            return started_s
         begun = [about.start_realtime_ns for about in self.run.abouts() if about.start_realtime_ns]
         return min(begun) / 1e9 if begun else None
 
