@@ -1,7 +1,8 @@
 """What `powerccl whatif` predicts of runs under the real-time emulator, beside what the simulator makes of the jobs.
 
 figures-whatif.py [--out FILE] [--rows PLATFORM/SCENARIO ...] [--seconds S] [--machines N]. POWERCCL_NATIVE names the
-built programs. `--machines`: instead, of random jobs on random machines of real boards, recorded by the simulator.
+built programs. `--machines`: instead, of random jobs on random machines of real boards, and of H100s that differ,
+recorded by the simulator.
 The recording is all that whatif knows. The simulator knows the scenario and the whole platform file;
 evidence/scripts/figures-sim.py compares it with the real-time emulator. The machine should be idle.
 """
@@ -22,6 +23,7 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 
 from evidence.robustness.jobs import built_in, job, names_for
+from evidence.robustness.machines import built_in as platform_of
 from evidence.robustness.machines import machine
 from support.figures import Figures, about, bare, show, write
 
@@ -32,6 +34,8 @@ PLATFORMS = ("t4x8", "a100x4", "h200x4", "h100x8")
 LEARNING_S, MANAGED_S = 60.0, 60.0  # as in whatif
 BEFORE_S, RECORDED_S = 20.0, 10.0
 FIRST_MACHINE, MOST_GPUS = 1000, 8  # behind those of figures-robustness.py; of a prediction in half a minute
+# Shares by which four H100s at their power limit draw more or less than usual, in FSDP2. Recorded ones were 6 % apart.
+APART = ("0.02", "0.06", "0.10")
 # Recorded on the first number of ranks, and predicted for the second.
 SCALED = (("t4x8", "fsdp", 4, 8), ("t4x8", "ddp", 2, 8), ("a100x4", "ddp", 2, 4))
 
@@ -60,16 +64,15 @@ def predicted(platform: str, scenario: str, seconds: float, folder: Path) -> tup
     return found, took_s
 
 
-def on_a_machine(number: int) -> tuple[float, float, float, float] | None:
-    """Energy saved by `auto`, percent: predicted, the range, and known. None: not predicted."""
-    native, made = find_native(), machine("reported", number)
-    text = job("reported", number, made.gpus).text
+def simulated(conf: str, text: str) -> tuple[float, float, float, float] | None:
+    """Energy saved by `auto`, percent, of a job on a machine: predicted, the range, and known. None: not predicted."""
+    native = find_native()
     with tempfile.TemporaryDirectory() as name:
-        conf, scenario, run, out = (str(Path(name) / each) for each in ("conf", "job.scn", "run", "found.json"))
-        Path(conf).write_text(made.conf)
+        platform, scenario, run, out = (str(Path(name) / each) for each in ("conf", "job.scn", "run", "found.json"))
+        Path(platform).write_text(conf)
         Path(scenario).write_text(text)
         times = ("--seconds", f"{RECORDED_S:g}", "--warm-up", f"{BEFORE_S:g}", "--run-folder", run)
-        command = [str(native.path(SIMULATOR)), "--platform", conf, scenario, *times]
+        command = [str(native.path(SIMULATOR)), "--platform", platform, scenario, *times]
         subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
         try:
             powerccl("whatif", run, "--platform", "none", "--json", out)
@@ -77,10 +80,33 @@ def on_a_machine(number: int) -> tuple[float, float, float, float] | None:
             return None
         told = json.loads(Path(out).read_text())["policies"][-1]["saved_pct"]
     plain, managed = (
-        simulate(native.path(SIMULATOR), made.conf, [text], policy, MANAGED_S, LEARNING_S)
-        for policy in ("observe", "auto")
+        simulate(native.path(SIMULATOR), conf, [text], policy, MANAGED_S, LEARNING_S) for policy in ("observe", "auto")
     )
     return told["value"], told["low"], told["high"], managed.against(plain)[0]
+
+
+def on_a_machine(number: int) -> tuple[float, float, float, float] | None:
+    """That of a random job on a random machine."""
+    made = machine("reported", number)
+    return simulated(made.conf, job("reported", number, made.gpus).text)
+
+
+def figures_of_apart() -> Figures:
+    """Of GPUs that differ at their power limit."""
+    figures: Figures = {}
+    for spread in APART:
+        made = platform_of("", "h100x8", {"gpus": "4", "gpu_spread": spread})
+        predicted = simulated(made.conf, built_in("h100/llama-fsdp").text)
+        if not predicted:
+            raise SystemExit(f"GPUs {spread} apart: not predicted")
+        value, low, high, known_pct = predicted
+        print(f"GPUs {spread} apart: {value:.1f} % ({low:.1f} to {high:.1f}), known {known_pct:.1f} %", flush=True)
+        name = f"whatif.h100x4_apart.{float(spread):g}"
+        bounds = {"value": round(value, 3), "low": round(low, 3), "high": round(high, 3)}
+        figures[f"{name}.predicted_saved_pct"] = bounds | {"unit": "%", "n": 1}
+        figures[f"{name}.known_saved_pct"] = bare(round(known_pct, 3), "%")
+        figures[f"{name}.error_points"] = bare(round(value - known_pct, 3), "points")
+    return figures
 
 
 def figures_on_machines(count: int) -> Figures:
@@ -145,7 +171,7 @@ def main() -> None:
     options = parser.parse_args()
     figures: Figures = {}
     if options.machines:
-        figures = figures_on_machines(options.machines)
+        figures = figures_on_machines(options.machines) | figures_of_apart()
         show(figures)
         conditions = (
             f"simulated: recordings of {RECORDED_S:g} s of random jobs on random machines of real boards, 4 or 8 GPUs; "

@@ -8,6 +8,7 @@ from typing import Any
 
 from harness import Powerccl
 from test_scenarios import SCENARIOS, replay
+from test_sim_folder import simulate
 
 
 def test_per_call_does_about_what_was_predicted(powerccl: Powerccl) -> None:
@@ -40,6 +41,22 @@ def test_without_a_profile_it_predicts_auto_alone(powerccl: Powerccl) -> None:
     assert "per-call" not in done.out
     assert "simulated, not measured" in done.out
     assert "the voltage falls to" in done.out
+
+
+def test_gpus_that_differ_at_their_power_limit_save_about_what_was_predicted(powerccl: Powerccl) -> None:
+    """The others wait for the slowest in collectives, whose kernels slow what they compute meanwhile."""
+    platform, job = "h100x8.conf:gpus=4,gpu_spread=0.06", "h100/llama-fsdp"
+    simulate(powerccl, job, "run", "--seconds", "10", "--warm-up", "20", platform=platform)
+    done = powerccl("whatif", "run", "--platform", "none", "--json", "predicted.json")
+    assert done.code == 0, done.err
+    (automatic,) = json.loads((powerccl.folder / "predicted.json").read_text())["policies"]
+    plain, managed = (
+        simulate(powerccl, job, policy, "--policy", policy, "--seconds", "60", "--warm-up", "60", platform=platform)[
+            "joules_per_iteration"
+        ]
+        for policy in ("observe", "auto")
+    )
+    assert abs(automatic["saved_pct"]["value"] - 100 * (1 - managed / plain)) < 1.2
 
 
 def test_a_pipeline_is_replayed_with_its_messages(powerccl: Powerccl) -> None:

@@ -20,7 +20,7 @@ from powerccl.platforms.conf import model_of, points_of, value_of
 from powerccl.platforms.store import load_profile
 from powerccl.traces.folder import read_run
 from powerccl.whatif import machines
-from powerccl.whatif.gpus import Gpu, recorded_gpus
+from powerccl.whatif.gpus import Gpu, limited_clocks, recorded_gpus
 from powerccl.whatif.machines import Unknown
 from powerccl.whatif.model import fitted
 from powerccl.whatif.scaling import scaled
@@ -60,13 +60,17 @@ def test_waiting_for_a_late_rank_is_no_transfer(tmp_path: Path) -> None:
     assert [round(program.collectives[0].transfer_us / 1e3) for program in found.programs] == [40, 40]
 
 
-def hidden_run(folder: Path) -> Path:
-    """Iterations of 100 ms: a gather from 20 to 60 ms, needed at 80 ms; computation goes on at half speed beside it."""
+def hidden_run(folder: Path, late_ms: int = 0) -> Path:
+    """Iterations of 100 ms: a gather from 20 to 60 ms, needed at 80 ms; computation goes on at half speed beside it.
+
+    The gather of rank 1 begins so much later.
+    """
     for trace in writers(folder, 2):
         for index in range(20):
             now = (10 + 100 * index) * MS
             for call, (pattern, begin, end) in enumerate((("all_gather", 20, 60), ("all_reduce", 90, 100))):
                 number = 2 * index + call + 1
+                begin += late_ms if trace.rank == 1 and call == 0 else 0
                 trace.call(number, now + (begin - 5) * MS, MIB, pattern=pattern, flags=0x40)
                 trace.kernel(number, now + begin * MS, now + end * MS, MIB, pattern=pattern, delay_ns=0)
                 trace.wait(number, now + (80 if call == 0 else 90) * MS, now + (80 if call == 0 else 100) * MS)
@@ -86,6 +90,13 @@ def test_hidden_collectives_slow_computation_beside_them(tmp_path: Path) -> None
     assert lines[0] == "streams s0 s1"
     assert lines[2:4] == ["wait compute on s0", "all_gather 1048576 on s0"]
     assert lines[5] == "wait s0 on compute"
+
+
+def test_a_kernel_that_waits_for_a_peer_slows_computation_too(tmp_path: Path) -> None:
+    """Rank 0 waits 20 ms in the gather, whose kernel keeps its multiprocessors all the while."""
+    found = Recording(read_run(hidden_run(tmp_path / "run", late_ms=20))).programs(0.5)
+    assert [program.work_us for program in found.programs] == pytest.approx([70_000, 80_000], rel=1e-3)
+    assert [program.collectives[0].transfer_us for program in found.programs] == pytest.approx([20_000, 20_000])
 
 
 def recorded_edges() -> Ints:
@@ -254,16 +265,18 @@ def test_the_power_limit_is_that_of_the_run() -> None:
 
 def test_clocks_under_a_power_limit_tell_what_gpus_draw() -> None:
     # As recorded of four H100s in FSDP2.
-    gpus = [Gpu(700.0, mhz) for mhz in (1671.0, 1778.0, 1768.0, 1695.0)]
-    draws = machines.draws_at_limit(H100, gpus, 0.05)
-    assert draws is not None and draws[0] > draws[3] > draws[2] > draws[1]
+    clocks = [1671.0, 1778.0, 1768.0, 1695.0]
+    draws = machines.draws_at_limit(H100, clocks, 0.05)
+    assert draws[0] > draws[3] > draws[2] > draws[1]
     assert 1.15 < draws[0] / draws[1] < 1.22, "what a product draws at 1778 MHz, over that at 1671"
-    bound = machines.draws_at_limit(H100, gpus, 0.95)
-    assert bound is not None and min(bound) > 1.25, "memory-bound kernels would not reach the limit"
-    assert machines.draws_at_limit(H100, [*gpus, Gpu(700.0, None)], 0.05) is None
+    bound = machines.draws_at_limit(H100, clocks, 0.95)
+    assert min(bound) > 1.25, "memory-bound kernels would not reach the limit"
+    gpus = [Gpu(700.0, mhz) for mhz in clocks]
+    assert limited_clocks(gpus) == clocks
+    assert limited_clocks([*gpus, Gpu(700.0, None)]) == []
     t4 = (PLATFORMS / "t4x8.conf").read_text()
-    unlike = machines.draws_at_limit(t4, [Gpu(70.0, 1200.0)], 0.05)
-    assert unlike is not None and 0.7 < unlike[0] < 1, "a board without powers of memory traffic"
+    unlike = machines.draws_at_limit(t4, [1200.0], 0.05)
+    assert 0.7 < unlike[0] < 1, "a board without powers of memory traffic"
     assert len(value_of(machines.with_draws(H100, draws), "gpu_draws").split()) == 4
 
 
@@ -338,6 +351,32 @@ def test_a_fit_finds_the_rate_beside_collectives() -> None:
     assert float(value_of(too_much.conf, "static_w")) == pytest.approx(
         1.15 * float(value_of(CONF, "static_w")), rel=1e-4
     )
+
+
+def test_a_fit_finds_what_leaves_gpus_their_clocks() -> None:
+    """Collectives draw, too: the limit holds the clock at which both together draw it. The run's GPUs are equally fast
+    at one clock, so the GPU with the higher clock has as much more work as it has less time.
+    """
+    clocks = [1400.0, 1350.0]
+
+    def programs(rate: float) -> Recorded:
+        return Recorded([Program(rank, 1e5, 0.0, []) for rank in range(2)], 1e5, recorded_edges())
+
+    def simulate(conf: str, texts: list[str]) -> Simulated:
+        draws = [times for _, times in points_of(conf, "gpu_draws")]
+        grid = np.arange(1000.0, 1700.0)
+        drawn = np.array([machines.computing_w(conf, mhz, 0.05) for mhz in grid])
+        limited = [float(np.interp(650, times * drawn, grid)) for times in draws]
+        ms = [
+            float(text.split()[1]) / machines.speed(conf, mhz, 0.05) for text, mhz in zip(texts, limited, strict=True)
+        ]
+        return Simulated(0, [max(ms)] * 10, [1.0] * 10, limited_mhz=tuple(limited))
+
+    found = fitted(H100, programs, 1300.0, [Gpu(700.0, mhz) for mhz in clocks], 0.05, simulate)
+    assert found.plain.limited_mhz == pytest.approx(clocks, rel=0.005)
+    assert found.plain.iteration_ms == pytest.approx(100, rel=0.005)
+    work_ms = [float(text.split()[1]) for text in found.scenarios]
+    assert work_ms[0] / work_ms[1] == pytest.approx(1400 / 1350, rel=0.003)
 
 
 def test_the_same_iterations_are_compared() -> None:

@@ -23,6 +23,12 @@ class Gpu:
     clock_mhz: float | None  # the mean while the power limit held the clock down; None also where it hardly did
 
 
+def limited_clocks(gpus: list[Gpu]) -> list[float]:
+    """The clocks that their power limit left them; none where it did not hold all of them down."""
+    clocks = [gpu.clock_mhz for gpu in gpus if gpu.clock_mhz]
+    return clocks if len(clocks) == len(gpus) else []
+
+
 def recorded_gpus(run: RunData, begin_ns: int, end_ns: int) -> list[Gpu]:
     """Those of the ranks, between two times."""
     return [_recorded(run, trace.gpu, begin_ns, end_ns) for trace in run.ranks]
@@ -37,7 +43,12 @@ def _recorded(run: RunData, name: str, begin_ns: int, end_ns: int) -> Gpu:
     if during.is_empty():
         return Gpu(None, None)
     limit_mw = number_of(log.about, f"gpu{during['gpu'][0]}_power_limit_mw")
-    reasons = during["throttle_reasons"].str.strip_prefix("0x").str.to_integer(base=16, strict=False)
-    capped = during.filter((reasons & POWER_CAP) != 0)
-    clock = capped["sm_clock_mhz"].mean() if len(capped) > MOSTLY * len(during) else None
-    return Gpu(limit_mw / 1e3 if limit_mw else None, clock if isinstance(clock, float) else None)
+    return Gpu(limit_mw / 1e3 if limit_mw else None, clock_at_limit(during))
+
+
+def clock_at_limit(samples: pl.DataFrame) -> float | None:
+    """The mean clock of one GPU's samples in which its power limit held the clock down; None: in too few of them."""
+    reasons = samples["throttle_reasons"].str.strip_prefix("0x").str.to_integer(base=16, strict=False)
+    capped = samples.filter((reasons & POWER_CAP) != 0)
+    clock = capped["sm_clock_mhz"].mean() if len(capped) > MOSTLY * len(samples) else None
+    return clock if isinstance(clock, float) else None

@@ -92,14 +92,18 @@ def with_limit(conf: str, gpus: list[Gpu], known: bool) -> str:
     return changed(conf if known else drawing(conf, times), values)
 
 
-def draws_at_limit(conf: str, gpus: list[Gpu], memory_share: float) -> list[float] | None:
-    """What each GPU draws, times the model's: by the clock that its power limit left it. None: not all were limited."""
+def draws_at_limit(conf: str, clocks: list[float], memory_share: float) -> list[float]:
+    """What each GPU draws, times the model's: by the clocks that their power limit left them."""
     limit_w = float(value_of(conf, "power_limit_w"))
-    clocks = [gpu.clock_mhz for gpu in gpus if gpu.clock_mhz]
-    return [limit_w / _watts(conf, mhz, memory_share) for mhz in clocks] if len(clocks) == len(gpus) else None
+    return [limit_w / computing_w(conf, mhz, memory_share) for mhz in clocks]
 
 
-def _watts(conf: str, mhz: float, memory_share: float) -> float:
+def speed(conf: str, mhz: float, memory_share: float) -> float:
+    """That of computation at a clock, times that at the clock at which the model's lengths hold."""
+    return 1 / (memory_share + (1 - memory_share) * float(value_of(conf, "reference_clock_mhz")) / mhz)
+
+
+def computing_w(conf: str, mhz: float, memory_share: float) -> float:
     """What the model draws while it computes at that clock."""
     clocks, volts = zip(*((float(at), volts) for at, volts in points_of(conf, "voltage_v")), strict=True)
     fv2 = mhz * float(np.interp(mhz, clocks, volts)) ** 2

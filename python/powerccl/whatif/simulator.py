@@ -11,6 +11,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
 
+import polars as pl
+
+from powerccl.traces.folder import read_samples
+from powerccl.whatif.gpus import clock_at_limit
+
 SIMULATOR = "bin/powerccl-sim"
 LONGEST_S = 300.0  # of real time: what takes longer stands still
 
@@ -29,6 +34,7 @@ class Simulated:
     switches_per_s: float = 0.0
     clocks_mhz: tuple[int, ...] = ()
     first_clock_s: float | None = None
+    limited_mhz: tuple[float | None, ...] = ()  # as whatif.gpus.Gpu.clock_mhz; only where `sampled`
 
     @property
     def iteration_ms(self) -> float:
@@ -70,8 +76,11 @@ def simulate(
     warm_up_s: float,
     options: Sequence[str] = (),
     table: str = "",
+    sampled: bool = False,
 ) -> Simulated:
     """Simulate it. `machine`: the text of a platform file; `table`: that of a policy table, for per-call.
+
+    `sampled`: find the clocks that the power limit leaves, too.
 
     Raises:
         SimulatorError: the simulator failed, and says why.
@@ -85,10 +94,10 @@ def simulate(
             (folder / "policy.table").write_text(table)
             options = [*options, "--table", str(folder / "policy.table")]
         times = ("--seconds", f"{seconds:g}", "--warm-up", f"{warm_up_s:g}")
-        call(
-            program, machine, [*map(str, files), "--policy", policy, *times, *options, "--json", f"{folder}/found.json"]
-        )
+        out = ["--json", f"{folder}/found.json", *(["--run-folder", f"{folder}/run"] if sampled else [])]
+        call(program, machine, [*map(str, files), "--policy", policy, *times, *options, *out])
         document = json.loads((folder / "found.json").read_text())
+        limited_mhz = _limited_mhz(folder / "run", warm_up_s) if sampled else ()
     return Simulated(
         document["first"],
         document["each_ms"],
@@ -97,7 +106,16 @@ def simulate(
         document["switches_per_s"],
         tuple(document["clocks_mhz"]),
         document["first_clock_s"],
+        limited_mhz,
     )
+
+
+def _limited_mhz(folder: Path, warm_up_s: float) -> tuple[float | None, ...]:
+    """Of each GPU after the warm-up."""
+    (log,) = read_samples(folder).power
+    begin_ns = int(log.about["start_ns"]) + warm_up_s * 1e9
+    samples = log.samples.filter(pl.col("time_ns") >= begin_ns)
+    return tuple(clock_at_limit(of_gpu) for of_gpu in samples.partition_by("gpu", maintain_order=True))
 
 
 def call(program: Path, machine: str, options: Sequence[str]) -> None:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -53,15 +54,15 @@ class Recorded:
     marked: bool = True  # marks showed where computation waited
 
 
-def stretched(run: Recorded, times: float) -> Recorded:
-    """The same with computation that takes so many times as long; collectives stay as they are."""
+def stretched(run: Recorded, times: Sequence[float]) -> Recorded:
+    """The same with computation that takes so many times as long on each rank; collectives stay as they are."""
 
-    def longer(each: Collective) -> Collective:
-        needed = None if each.needed_us is None else times * each.needed_us
-        return replace(each, released_us=times * each.released_us, needed_us=needed)
+    def longer(each: Collective, by: float) -> Collective:
+        needed = None if each.needed_us is None else by * each.needed_us
+        return replace(each, released_us=by * each.released_us, needed_us=needed)
 
     programs = [
-        replace(of, work_us=times * of.work_us, collectives=[longer(each) for each in of.collectives])
-        for of in run.programs
+        replace(of, work_us=by * of.work_us, collectives=[longer(each, by) for each in of.collectives])
+        for of, by in zip(run.programs, times, strict=True)
     ]
     return replace(run, programs=programs)

@@ -20,11 +20,13 @@ MOST_LOST = 0.9  # of a collective's time: computation never stops for it altoge
 class Loss(NamedTuple):
     """What computation loses beside collectives: a share of its speed beside each kernel, together at most `most`.
 
-    `share` takes a rank's kernels of traces.tables, with `called_ns` of their calls.
+    `share` takes a rank's kernels of traces.tables, with `called_ns` of their calls. `waiting`: a kernel that waits for
+    its peers takes as much from computation as one that transfers.
     """
 
     share: Callable[[pl.DataFrame], Floats]
     most: float
+    waiting: bool = False
 
 
 class Progress:
@@ -42,7 +44,11 @@ class Progress:
         alone = (kernels["pattern"] == "send_receive").to_numpy()
         lasts = kernels["duration_ns"].to_numpy()
         usual = kernels.select(pl.col("duration_ns").quantile(0.05).over("bytes"))["duration_ns"].to_numpy()
-        waited = np.where(alone, np.maximum(lasts - usual, 0), np.maximum(kernels["waiting_ns"].to_numpy(), 0))
+        waited = (
+            0.0 * lasts
+            if loss.waiting
+            else np.where(alone, np.maximum(lasts - usual, 0), np.maximum(kernels["waiting_ns"].to_numpy(), 0))
+        )
         begin = self._running(began_ns + waited.astype(np.int64))
         end = self._running(kernels["stop_ns"].to_numpy())
         share = loss.share(kernels)

@@ -83,7 +83,8 @@ class Recording:
         Raises:
             NoProgramError: too few iterations were recorded as a whole.
         """
-        loss = Loss(lambda kernels: np.full(len(kernels), 1 - overlap_rate), 1 - overlap_rate)
+        # A kernel that waits for its peers keeps its multiprocessors; so it does in the simulation.
+        loss = Loss(lambda kernels: np.full(len(kernels), 1 - overlap_rate), 1 - overlap_rate, waiting=True)
         made = [
             _program(each, self._kernels, self._marked, self._members, self._shorts, loss, idle_us)
             for each, idle_us in self._ranks
