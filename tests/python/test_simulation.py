@@ -280,19 +280,29 @@ def test_clocks_under_a_power_limit_tell_what_gpus_draw() -> None:
     assert len(value_of(machines.with_draws(H100, draws), "gpu_draws").split()) == 4
 
 
-@pytest.mark.parametrize(("reasons", "clock"), [("0x4", 1500.0), ("0x0", None)])
-def test_a_run_tells_the_limit_and_the_clock_under_it(tmp_path: Path, reasons: str, clock: float | None) -> None:
+@pytest.mark.parametrize(
+    ("reasons", "swing_mhz", "gpu"),
+    [
+        ("0x4", 75, Gpu(500.0, 1500.0)),
+        ("0x4", 300, Gpu(500.0, 1500.0, steady=False)),
+        ("0x0", 0, Gpu(500.0, None)),
+    ],
+)
+def test_a_run_tells_the_limit_and_the_clock_under_it(tmp_path: Path, reasons: str, swing_mhz: int, gpu: Gpu) -> None:
     folder = synthetic.exposed_run(tmp_path / "run")
     for file in folder.glob("power-*.csv"):
         head = [line for line in file.read_text().splitlines() if line.startswith("#")]
         rows = [line.split(",") for line in file.read_text().splitlines() if not line.startswith("#")]
         at, why = rows[0].index("sm_clock_mhz"), rows[0].index("throttle_reasons")
-        for row in rows[1:]:
-            row[at], row[why] = "1500", reasons
+        gpus = len({row[rows[0].index("gpu")] for row in rows[1:]})
+        for number, row in enumerate(rows[1:]):
+            row[at], row[why] = str(1500 + (swing_mhz if number // gpus % 2 else -swing_mhz)), reasons
         head += [f"# gpu{gpu}_power_limit_mw: 500000" for gpu in range(8)]
         file.write_text("\n".join([*head, *(",".join(row) for row in rows)]) + "\n")
     run = read_run(folder)
-    assert recorded_gpus(run, 0, 1 << 62) == [Gpu(500.0, clock)] * len(run.ranks)
+    found = recorded_gpus(run, 0, 1 << 62)
+    rounded = [replace(each, clock_mhz=each.clock_mhz and round(each.clock_mhz, -1)) for each in found]
+    assert rounded == [gpu] * len(run.ranks)
     assert recorded_gpus(run, -2, -1) == [Gpu(None, None)] * len(run.ranks)
 
 
@@ -377,6 +387,22 @@ def test_a_fit_finds_what_leaves_gpus_their_clocks() -> None:
     assert found.plain.iteration_ms == pytest.approx(100, rel=0.005)
     work_ms = [float(text.split()[1]) for text in found.scenarios]
     assert work_ms[0] / work_ms[1] == pytest.approx(1400 / 1350, rel=0.003)
+
+
+def test_a_clock_that_swings_is_not_matched() -> None:
+    """The mean is no clock that the GPU had: its draw follows from it once, and nothing is fitted to it."""
+    swinging = [Gpu(700.0, 1400.0, steady=False)]
+
+    def simulate(conf: str, texts: list[str]) -> Simulated:
+        return Simulated(0, [100.0] * 10, [1.0] * 10, limited_mhz=(1000.0,))
+
+    found = fitted(
+        H100, lambda rate: Recorded([Program(0, 1e5, 0.0, [])], 1e5, recorded_edges()), 650.0, swinging, 0.05, simulate
+    )
+    assert found.run.programs[0].work_us == 1e5
+    assert points_of(found.conf, "gpu_draws")[0][1] == pytest.approx(
+        machines.draws_at_limit(H100, [1400.0], 0.05)[0], rel=1e-3
+    )
 
 
 def test_the_same_iterations_are_compared() -> None:

@@ -68,13 +68,14 @@ def fitted(
     if draws:
         needed = fmean(draws)
         base = machines.with_draws(base, _believed(draws))
+    held = clocks if all(gpu.steady for gpu in gpus) else []
     best: tuple[float, Recorded, str, list[str], Simulated] | None = None
     rate = float(value_of(base, "overlap_compute_rate"))
     for _ in range(STEPS):
         run = programs(rate)
-        if draws:
+        if held:
             # GPUs that differ took their times at clocks that differ. The simulation applies the clock once more.
-            run = stretched(run, [machines.speed(base, mhz, memory_share) for mhz in clocks])
+            run = stretched(run, [machines.speed(base, mhz, memory_share) for mhz in held])
         conf, texts = machines.of_run(base, run), scenario_texts(run, memory_share)
         if watts and best is None and not draws:
             needed = watts / simulate(conf, texts).watts
@@ -90,14 +91,14 @@ def fitted(
         rate = (low + high) / 2
     assert best is not None
     _, run, conf, texts, simulated = best
-    return _nearer(Model(conf, texts, run, simulated, needed, memory_share), draws, clocks, simulate)
+    return _nearer(Model(conf, texts, run, simulated, needed, memory_share), draws if held else [], held, simulate)
 
 
 def _nearer(model: Model, draws: list[float], clocks: list[float], simulate: Simulate) -> Model:
     """Fit what is left. Computation was at another clock than that at which the model's lengths hold.
 
     `clocks`: those that the power limit left the GPUs; it must leave them the same in the replay. `draws` are by a
-    formula for computation alone, and collectives beside it draw, too. Both are empty where the limit did not hold.
+    formula for computation alone, and collectives beside it draw, too. Both are empty where no steady clock was held.
     """
     share, times_longer, fitting = model.memory_share, 1.0, model.run
 

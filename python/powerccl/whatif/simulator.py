@@ -115,7 +115,7 @@ def _limited_mhz(folder: Path, warm_up_s: float) -> tuple[float | None, ...]:
     (log,) = read_samples(folder).power
     begin_ns = int(log.about["start_ns"]) + warm_up_s * 1e9
     samples = log.samples.filter(pl.col("time_ns") >= begin_ns)
-    return tuple(clock_at_limit(of_gpu) for of_gpu in samples.partition_by("gpu", maintain_order=True))
+    return tuple(clock_at_limit(of_gpu)[0] for of_gpu in samples.partition_by("gpu", maintain_order=True))
 
 
 def call(program: Path, machine: str, options: Sequence[str]) -> None:
