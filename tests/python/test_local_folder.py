@@ -458,7 +458,7 @@ def test_rank_0_waits_for_the_other_nodes(run: Path, monkeypatch: pytest.MonkeyP
         (run / "node-node17-ffffffff.local").unlink()
 
     monkeypatch.setattr(time, "sleep", sleep)
-    await_nodes(run)
+    await_nodes(run, None)
     assert len(looks) == 1
 
 

@@ -68,22 +68,36 @@ class LocalFolder:
         """What its launchers hold."""
         return _lock_file(self.folder)
 
-    def leave(self, say: Callable[[str], None]) -> None:
-        """Pack, if this is the last launcher of the run on this node. Where that fails, nothing is lost."""
+    def leave(self, say: Callable[[str], None]) -> bool:
+        """Pack, if this is the last launcher of the run on this node. Where that fails, nothing is lost.
+
+        False: it failed, and nobody packs until the user does.
+        """
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             bring_home(self.folder, self.pointer)
             self.lock_file.unlink(missing_ok=True)
         except BlockingIOError:
-            return  # others of this node still record
+            pass  # others of this node still record
         except OSError as error:
-            run = self.pointer.parent
-            say(
-                f"traces and samples stay in {self.folder}: {one_line(error)}; "
-                f"run `powerccl collect {run}` on {platform.node()} once that is mended"
-            )
+            say(self._not_packed(one_line(error), " once that is mended"))
+            return False
+        except KeyboardInterrupt:
+            say(self._not_packed("a signal ended the packing"))
+            raise
         finally:
             os.close(self._lock)
+        return True
+
+    def _not_packed(self, why: str, when: str = "") -> str:
+        run = self.pointer.parent
+        if not self.folder.is_dir():
+            return f"{self.folder} was removed while the job ran: the traces and samples in it are lost"
+        if not run.is_dir():
+            return f"{run} was removed while the job ran: traces and samples stay in {self.folder}"
+        return (
+            f"traces and samples stay in {self.folder}: {why}; run `powerccl collect {run}` on {platform.node()}{when}"
+        )
 
 
 def enter(directory: Path, run: Path) -> LocalFolder:
@@ -239,10 +253,13 @@ def _sync(folder: Path) -> None:
             os.close(file)
 
 
-def await_nodes(run: Path) -> None:
-    """Wait for the files of the run's nodes: rank 0 ends with the others, and one of them packs."""
+def await_nodes(run: Path, not_packed: Path | None) -> None:
+    """Wait for the files of the run's nodes: rank 0 ends with the others, and one of them packs.
+
+    `not_packed`: as Recording's. No other launcher packs them.
+    """
     deadline = time.monotonic() + NODES_S
-    while any(run.glob(f"{NODE}*{LOCAL}")) and time.monotonic() < deadline:
+    while set(run.glob(f"{NODE}*{LOCAL}")) - {not_packed} and time.monotonic() < deadline:
         time.sleep(LOOK_S)
 
 

@@ -1,0 +1,80 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The end of a run whose files are on the node, where something went wrong."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from powerccl.launch.child import InterruptionError
+from powerccl.launch.local_folder import await_nodes, collect, enter
+from powerccl.traces.run_info import write_run_id
+
+RUN_ID = "0123456789abcdef" * 2
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    """A run folder with a run's id and no node's files."""
+    folder = tmp_path / "run"
+    folder.mkdir()
+    write_run_id(folder, RUN_ID)
+    return folder
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Path:
+    """A node's directory."""
+    (tmp_path / "node").mkdir(mode=0o755)
+    return tmp_path / "node"
+
+
+def fail(text: str) -> None:
+    pytest.fail(f"said: {text}")
+
+
+def test_rank_0_does_not_wait_for_what_it_could_not_pack(
+    run: Path, directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    local = enter(directory, run)
+    (local.folder / "rank-0.trace").write_bytes(b"a")
+    shutil.rmtree(local.folder)  # by the job
+    said: list[str] = []
+    assert not local.leave(said.append)
+    assert said == [f"{local.folder} was removed while the job ran: the traces and samples in it are lost"]
+    monkeypatch.setattr(time, "sleep", fail)
+    await_nodes(run, local.pointer)
+
+
+def test_a_removed_run_folder_is_said(run: Path, directory: Path) -> None:
+    local = enter(directory, run)
+    (local.folder / "rank-0.trace").write_bytes(b"a")
+    shutil.rmtree(run)
+    said: list[str] = []
+    assert not local.leave(said.append)
+    assert said == [f"{run} was removed while the job ran: traces and samples stay in {local.folder}"]
+    assert (local.folder / "rank-0.trace").exists()
+
+
+def test_a_signal_while_files_are_packed_is_said(run: Path, directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    local = enter(directory, run)
+    (local.folder / "rank-0.trace").write_bytes(b"a")
+
+    def interrupt(_: int) -> None:
+        raise InterruptionError(signal.SIGTERM)
+
+    said: list[str] = []
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", interrupt)
+        with pytest.raises(InterruptionError):
+            local.leave(said.append)
+    assert (
+        f"traces and samples stay in {local.folder}: a signal ended the packing; run `powerccl collect {run}`"
+        in said[0]
+    )
+    assert collect(run, said.append)
