@@ -11,8 +11,11 @@ from pathlib import Path
 
 import pytest
 
+from powerccl.launch import record as record_module
 from powerccl.launch.child import InterruptionError
 from powerccl.launch.local_folder import await_nodes, collect, enter
+from powerccl.launch.native import NativeFiles
+from powerccl.launch.request import Request
 from powerccl.traces.run_info import write_run_id
 
 RUN_ID = "0123456789abcdef" * 2
@@ -78,3 +81,22 @@ def test_a_signal_while_files_are_packed_is_said(run: Path, directory: Path, mon
         in said[0]
     )
     assert collect(run, said.append)
+
+
+def test_a_signal_before_the_job_leaves_nothing_on_the_node(
+    native: NativeFiles, directory: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    entered: list[Path] = []
+
+    def interrupt(*_: object, **__: object) -> None:
+        entered.extend(directory.glob("powerccl-*/*"))
+        raise InterruptionError(signal.SIGTERM)
+
+    monkeypatch.setenv("POWERCCL_NATIVE", str(native.root))
+    monkeypatch.setattr(record_module, "run_child", interrupt)
+    request = Request(["true"], runs=tmp_path / "runs", local_dir=directory, best_effort=True)
+    with pytest.raises(InterruptionError):
+        record_module.record(request, print)
+    assert entered
+    assert not list(directory.glob("powerccl-*/*"))
+    assert not list(tmp_path.glob("runs/*/node-*.local"))

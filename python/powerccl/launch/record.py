@@ -69,6 +69,7 @@ def record(request: Request, say: Callable[[str], None], child: Child | None = N
         output = None
         try:
             recording = Recording(request, prepare(request, plain, server, clock, say), say)
+            stack.callback(recording.leave)  # a signal may come at any moment
             environment = recording.begin()
             output = recording.folder / request.output if request.output else None
         except (PowercclError, ChildNotStartedError):
