@@ -16,6 +16,7 @@ import contextlib
 import json
 import os
 import stat
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -36,6 +37,7 @@ MOST_TAR = 1 << 44
 MOST_MEMBERS = 1 << 14
 MOST_POINTERS = 1 << 12
 SHOWN_HOSTS = 3
+BEGIN = 4096  # bytes that are compared of two files of one name and size
 MOST_SAID = 20  # damaged tars that are named
 
 
@@ -156,7 +158,24 @@ def run_files(folder: Path) -> RunFiles:
         else:
             listing.elsewhere.append(node)
     listing.files.sort(key=lambda entry: (entry.path.name, entry.key))
+    if tars:
+        listing.files = list(_without_copies(listing.files))
     return listing
+
+
+def _without_copies(files: list[Listed]) -> Iterator[Listed]:
+    """Leave out what was unpacked beside its tar, and a copy of a tar: a rank would count twice."""
+    count = Counter(path.name for _, path in files)
+    seen: set[tuple[str, int, bytes]] = set()
+    for entry in files:
+        if count[entry.path.name] > 1:
+            with contextlib.suppress(OSError), opened(entry.path, MOST_TAR) as file:
+                # The beginning of a trace or of samples names process, host and time.
+                begin = (entry.path.name, file.size, file.read(BEGIN, 0))
+                if file.size and begin in seen:
+                    continue
+                seen.add(begin)
+        yield entry
 
 
 def list_files(folder: Path, prefix: str, suffix: str) -> tuple[list[Path], int]:
