@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import os
 import shutil
 import signal
@@ -11,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from powerccl.errors import PowercclError
 from powerccl.launch import record as record_module
 from powerccl.launch.child import InterruptionError
 from powerccl.launch.local_folder import await_nodes, collect, enter
@@ -100,3 +103,26 @@ def test_a_signal_before_the_job_leaves_nothing_on_the_node(
     assert entered
     assert not list(directory.glob("powerccl-*/*"))
     assert not list(tmp_path.glob("runs/*/node-*.local"))
+
+
+def test_a_file_system_without_locks_does_not_hold_up_the_job(
+    run: Path, directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: int) -> None:
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    monkeypatch.setattr(fcntl, "flock", refuse)
+    monkeypatch.setattr(time, "sleep", fail)
+    with pytest.raises(PowercclError) as caught:
+        enter(directory, run)
+    assert "No locks available" in caught.value.message
+
+
+def test_a_folder_that_the_job_made_stays(run: Path, directory: Path) -> None:
+    local = enter(directory, run)
+    (local.folder / "rank-0.trace").write_bytes(b"a")
+    (local.folder / "own").mkdir()
+    (local.folder / "own/model.bin").write_bytes(b"b")
+    assert local.leave(fail)
+    assert [path.name for path in local.folder.iterdir()] == ["own"]
+    assert (local.folder / "own/model.bin").read_bytes() == b"b"

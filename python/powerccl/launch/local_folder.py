@@ -14,7 +14,6 @@ import errno
 import fcntl
 import os
 import platform
-import shutil
 import stat
 import time
 from collections.abc import Callable, Iterator
@@ -149,10 +148,15 @@ def _take_part(lock_file: Path) -> int:
     deadline = time.monotonic() + PACKING_S
     while time.monotonic() < deadline:
         lock = os.open(lock_file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-        with contextlib.suppress(OSError):
+        try:
             fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
             if os.path.samestat(os.fstat(lock), os.stat(lock_file)):  # noqa: PTH116
                 return lock
+        except (BlockingIOError, FileNotFoundError):
+            pass  # others are waited for, and nothing else: a file system may have no locks
+        except BaseException:
+            os.close(lock)
+            raise
         os.close(lock)
         time.sleep(LOOK_S)
     raise OSError(errno.EBUSY, "another launcher of this run is packing its files")
@@ -219,7 +223,16 @@ def bring_home(folder: Path, pointer: Path) -> None:
             os.fsync(file.fileno())
         _sync(tar.parent)
     pointer.unlink(missing_ok=True)
-    shutil.rmtree(folder, ignore_errors=True)
+    _remove(folder)
+
+
+def _remove(folder: Path) -> None:
+    """Remove a node's folder; if it has folders, which PowerCCL makes none of, they stay."""
+    with contextlib.suppress(OSError):
+        for entry in os.scandir(folder):
+            if not entry.is_dir(follow_symlinks=False):
+                Path(entry.path).unlink()
+        folder.rmdir()
 
 
 def _packed(folder: Path) -> Iterator[str]:
