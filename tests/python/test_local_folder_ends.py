@@ -6,6 +6,7 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+import platform
 import shutil
 import signal
 import time
@@ -14,11 +15,13 @@ from pathlib import Path
 import pytest
 
 from powerccl.errors import PowercclError
+from powerccl.launch import local_folder
 from powerccl.launch import record as record_module
 from powerccl.launch.child import InterruptionError
 from powerccl.launch.local_folder import await_nodes, collect, enter
 from powerccl.launch.native import NativeFiles
 from powerccl.launch.request import Request
+from powerccl.traces.run_files import Listed, list_files, run_files
 from powerccl.traces.run_info import write_run_id
 
 RUN_ID = "0123456789abcdef" * 2
@@ -126,3 +129,22 @@ def test_a_folder_that_the_job_made_stays(run: Path, directory: Path) -> None:
     assert local.leave(fail)
     assert [path.name for path in local.folder.iterdir()] == ["own"]
     assert (local.folder / "own/model.bin").read_bytes() == b"b"
+
+
+def test_files_on_the_disk_of_a_node_that_was_restarted_are_collected(
+    run: Path, directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(local_folder, "this_boot", lambda: "f" * 32)
+        local = enter(directory, run)
+    (local.folder / "rank-0.trace").write_bytes(b"a")
+    os.close(local._lock)
+    listing = run_files(run)
+    assert (listing.files, len(listing.elsewhere)) == ([Listed(".run-id", run / ".run-id")], 1)
+    with monkeypatch.context() as patch:
+        patch.setattr(platform, "node", lambda: "another")
+        assert not collect(run, print)
+    assert local.folder.exists()
+    assert collect(run, print)
+    assert [path.name for path in list_files(run, "", ".trace")[0]] == ["rank-0.trace"]
+    assert not local.folder.exists()

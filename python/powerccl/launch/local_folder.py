@@ -289,7 +289,7 @@ def collect(run: Path, say: Callable[[str], None]) -> bool:
         node = read_pointer(pointer)
         if node.boot_id != this_boot() and node.host != platform.node():
             why = f"its files are in {node.folder} on that host: run this command there"
-        elif is_here(node, run):
+        elif is_here(node, run, rebooted=node.host == platform.node()):
             why = _cannot_bring(Path(node.folder), pointer)
         elif pointer.with_suffix(TAR).exists():
             pointer.unlink(missing_ok=True)

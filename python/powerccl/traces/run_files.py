@@ -367,13 +367,14 @@ def place_of(about: os.stat_result) -> str:
     return f"{about.st_dev}:{about.st_ino}"
 
 
-def is_here(node: NodeFolder, run: Path) -> bool:
+def is_here(node: NodeFolder, run: Path, rebooted: bool = False) -> bool:
     """Whether this is the node, and its folder is this user's own and of this run.
 
     Anyone may write a `.local` file. It leads to no other folder than one that `powerccl run` made for the run.
+    `rebooted`: the node may have been restarted since.
     """
     place, run_id = Path(node.folder), read_run_id(run)
-    if not run_id or not node.boot_id or node.boot_id != this_boot() or is_foreign(run):
+    if not run_id or not node.boot_id or (node.boot_id != this_boot() and not rebooted) or is_foreign(run):
         return False
     made_by_us = place.parent.name == own_name() and place.name.startswith(local_name(run_id, node.boot_id))
     if not place.is_absolute() or not made_by_us:
