@@ -13,7 +13,11 @@ import time
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
+from synthetic import training_run
 
+from powerccl.analysis.summary import summarise
+from powerccl.commands import cli
 from powerccl.errors import PowercclError
 from powerccl.launch import local_folder
 from powerccl.launch import record as record_module
@@ -21,7 +25,8 @@ from powerccl.launch.child import InterruptionError
 from powerccl.launch.local_folder import await_nodes, collect, enter
 from powerccl.launch.native import NativeFiles
 from powerccl.launch.request import Request
-from powerccl.traces.run_files import Listed, list_files, run_files
+from powerccl.traces.folder import read_run
+from powerccl.traces.run_files import Listed, NodeFolder, list_files, run_files
 from powerccl.traces.run_info import write_run_id
 
 RUN_ID = "0123456789abcdef" * 2
@@ -148,3 +153,15 @@ def test_files_on_the_disk_of_a_node_that_was_restarted_are_collected(
     assert collect(run, print)
     assert [path.name for path in list_files(run, "", ".trace")[0]] == ["rank-0.trace"]
     assert not local.folder.exists()
+
+
+def test_figures_of_a_part_of_the_nodes_are_none_of_the_whole(tmp_path: Path) -> None:
+    folder = training_run(tmp_path / "a")
+    whole = summarise(read_run(folder)).energy
+    assert whole.joules
+    (folder / "node-node17-ffffffff.local").write_bytes(NodeFolder("node17", "f" * 32, "/tmp/powerccl-0/x").to_json())
+    part = summarise(read_run(folder)).energy
+    assert (part.joules, part.joules_at_least) == (None, whole.joules)
+    assert part.missing == ["node17: the GPUs are not known here: not counted"]
+    done = CliRunner().invoke(cli, ["whatif", str(folder), "--platform", "none"])
+    assert "node17: traces and samples are not here" in done.stderr
