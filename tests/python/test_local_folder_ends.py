@@ -165,3 +165,17 @@ def test_figures_of_a_part_of_the_nodes_are_none_of_the_whole(tmp_path: Path) ->
     assert part.missing == ["node17: the GPUs are not known here: not counted"]
     done = CliRunner().invoke(cli, ["whatif", str(folder), "--platform", "none"])
     assert "node17: traces and samples are not here" in done.stderr
+
+
+def test_what_a_process_records_after_the_job_is_said_to_be_lost(run: Path, directory: Path) -> None:
+    local = enter(directory, run)
+    (local.folder / "rank-0.trace").write_bytes(b"a")
+    said: list[str] = []
+    with (local.folder / "rank-1.trace").open("wb") as file:
+        file.write(b"b" * 4096)
+        file.flush()
+        assert local.leave(said.append)
+    assert [text.split(";")[0] for text in said] == [
+        "processes of the job still run: the end of 1 trace is lost, such as that of rank-1.trace"
+    ]
+    assert len(list_files(run, "", ".trace")[0]) == 2

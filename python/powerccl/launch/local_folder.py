@@ -14,6 +14,7 @@ import errno
 import fcntl
 import os
 import platform
+import signal
 import stat
 import time
 from collections.abc import Callable, Iterator
@@ -26,6 +27,7 @@ from powerccl.files import MIB, open_regular, written_whole
 from powerccl.launch.environment import LOCAL_FOLDER
 from powerccl.launch.folder import private_folder
 from powerccl.launch.launchers import plain
+from powerccl.quantities import plural
 from powerccl.traces.run_files import (
     BOOT_DIGITS,
     LOCAL,
@@ -74,7 +76,11 @@ class LocalFolder:
         """
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            bring_home(self.folder, self.pointer)
+            if written := bring_home(self.folder, self.pointer):
+                say(
+                    f"processes of the job still run: the end of {plural(len(written), 'trace')} is lost, such as that "
+                    f"of {written[0]}; record a job that leaves processes behind without --local-dir"
+                )
             self.lock_file.unlink(missing_ok=True)
         except BlockingIOError:
             pass  # others of this node still record
@@ -206,8 +212,10 @@ def _link(made: Path, pointer: Path) -> None:
 # ---- At the end
 
 
-def bring_home(folder: Path, pointer: Path) -> None:
+def bring_home(folder: Path, pointer: Path) -> list[str]:
     """Make one file of a node's folder, in the run folder, and remove the folder after that.
+
+    Returns the traces that processes of the job still write: their end is lost.
 
     Raises:
         OSError: the run folder cannot be written; the node's folder stays.
@@ -215,15 +223,16 @@ def bring_home(folder: Path, pointer: Path) -> None:
     tar = pointer.with_suffix(TAR)
     for half in tar.parent.glob(f".{tar.name}.*"):  # of a launcher that was killed while it packed
         half.unlink(missing_ok=True)
-    names = sorted(_packed(folder))
+    names, written = sorted(_packed(folder)), []
     if names and not tar.exists():
         with written_whole(tar) as file:
-            _write_tar(file, folder, names)
+            written = _write_tar(file, folder, names)
             file.flush()
             os.fsync(file.fileno())
         _sync(tar.parent)
     pointer.unlink(missing_ok=True)
     _remove(folder)
+    return written
 
 
 def _remove(folder: Path) -> None:
@@ -243,9 +252,10 @@ def _packed(folder: Path) -> Iterator[str]:
                 yield entry.name
 
 
-def _write_tar(file: BinaryIO, folder: Path, names: list[str]) -> None:
+def _write_tar(file: BinaryIO, folder: Path, names: list[str]) -> list[str]:
     import tarfile
 
+    written = []
     # GNU's format has room for a size above 8 GiB in the header itself: readers need no other entry.
     with tarfile.TarFile(fileobj=file, mode="w", format=tarfile.GNU_FORMAT, encoding="utf-8", copybufsize=MIB) as tar:
         for name in names:
@@ -254,6 +264,21 @@ def _write_tar(file: BinaryIO, folder: Path, names: list[str]) -> None:
                 entry = tarfile.TarInfo(name)
                 entry.size, entry.mtime, entry.mode = about.st_size, int(about.st_mtime), 0o644
                 tar.addfile(entry, content)
+                if name.endswith(".trace") and _is_written(content.fileno()):
+                    written.append(name)
+    return written
+
+
+def _is_written(file: int) -> bool:
+    """Whether a process has a file open for writing, or mapped: the kernel refuses a read lease then."""
+    try:
+        # Should a process open the file meanwhile, the kernel's default signal (SIGIO) would end this one.
+        fcntl.fcntl(file, fcntl.F_SETSIG, signal.SIGURG)
+        fcntl.fcntl(file, fcntl.F_SETLEASE, fcntl.F_RDLCK)
+        fcntl.fcntl(file, fcntl.F_SETLEASE, fcntl.F_UNLCK)
+    except OSError as error:  # or a file system without leases
+        return error.errno == errno.EAGAIN
+    return False
 
 
 def _sync(folder: Path) -> None:
