@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
-from synthetic import training_run
+from synthetic import MS, mpi_run, training_run
 
 from powerccl.analysis.summary import summarise
 from powerccl.commands import cli
@@ -179,3 +179,14 @@ def test_what_a_process_records_after_the_job_is_said_to_be_lost(run: Path, dire
         "processes of the job still run: the end of 1 trace is lost, such as that of rank-1.trace"
     ]
     assert len(list_files(run, "", ".trace")[0]) == 2
+
+
+def test_energy_of_a_part_of_the_processors_is_at_least(tmp_path: Path) -> None:
+    head = "# host: node1\n# interval_ns: 100000000\ntime_ns,domain,energy_uj,cpu_busy_ns,cpu_idle_ns\n"
+    rows = [f"{n * 100 * MS},package-0,{n * 5_000_000},-1,-1\n" for n in range(22)]
+    folder = mpi_run(tmp_path / "a", cpu=head + "".join(rows))
+    (folder / "node-node17-ffffffff.local").write_bytes(NodeFolder("node17", "f" * 32, "/tmp/powerccl-0/x").to_json())
+    found = summarise(read_run(folder)).mpi
+    assert found
+    assert (found.energy.joules, found.energy.joules_at_least) == (None, pytest.approx(105))
+    assert found.energy.missing == ["node17: its samples are not here"]
