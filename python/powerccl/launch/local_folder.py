@@ -72,7 +72,7 @@ class LocalFolder:
     def leave(self, say: Callable[[str], None]) -> bool:
         """Pack, if this is the last launcher of the run on this node. Where that fails, nothing is lost.
 
-        False: it failed, and nobody packs until the user does.
+        False: it failed, and the files stay until the user collects them.
         """
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
