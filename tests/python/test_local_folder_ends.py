@@ -191,3 +191,9 @@ def test_energy_of_a_part_of_the_processors_is_at_least(tmp_path: Path) -> None:
     assert found.energy.joules is None
     assert found.energy.joules_at_least == pytest.approx(105)
     assert found.energy.missing == ["node17: its samples are not here"]
+
+
+def test_a_name_that_no_directory_can_have_costs_the_node_folder_alone(run: Path) -> None:
+    with pytest.raises(PowercclError) as caught:
+        enter(Path("/a\0b"), run)
+    assert "null byte" in caught.value.message

@@ -126,7 +126,7 @@ def enter(directory: Path, run: Path) -> LocalFolder:
         except BaseException:
             os.close(lock)
             raise
-    except OSError as error:
+    except (OSError, ValueError) as error:  # the latter: a name with a null byte
         raise PowercclError(f"cannot use {directory}: {one_line(error)}", HINT) from error
 
 
