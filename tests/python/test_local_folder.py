@@ -102,6 +102,17 @@ def test_the_tar_is_one_that_tar_reads(tmp_path: Path, directory: Path) -> None:
         assert (directory / path.name).read_bytes() == path.read_bytes() == read_bytes(tar / path.name, MOST_TRACE)
 
 
+def test_what_was_unpacked_beside_its_tar_counts_once(tmp_path: Path, directory: Path) -> None:
+    tar = packed(training_run(tmp_path / "loose"), tmp_path / "packed", directory)
+    before = summarise(read_run(tar.parent))
+    subprocess.run(["tar", "-xf", tar, "-C", tar.parent], check=True)
+    shutil.copy(tar, tar.with_name("node-other-ffffffff.tar"))
+    assert msgspec.to_builtins(summarise(read_run(tar.parent))) == msgspec.to_builtins(before)
+    # Another host's file of the same name is no copy.
+    (tar.parent / "rank-0.trace").write_bytes(TraceWriter(0, host="n2").bytes())
+    assert len(read_run(tar.parent).ranks) == 3
+
+
 def test_every_verb_reads_a_packed_run(tmp_path: Path, directory: Path) -> None:
     tar = packed(training_run(tmp_path / "loose"), tmp_path / "packed", directory)
     for verb in (["report"], ["compare", str(tmp_path / "loose")], ["report", "--html", str(tmp_path / "a.html")]):
@@ -458,7 +469,7 @@ def test_rank_0_waits_for_the_other_nodes(run: Path, monkeypatch: pytest.MonkeyP
         (run / "node-node17-ffffffff.local").unlink()
 
     monkeypatch.setattr(time, "sleep", sleep)
-    await_nodes(run)
+    await_nodes(run, None)
     assert len(looks) == 1
 
 

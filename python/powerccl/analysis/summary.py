@@ -45,6 +45,7 @@ from powerccl.traces.incarnations import restarts
 from powerccl.traces.mpi_tables import mpi_notes
 from powerccl.traces.power import PowerLog, floats
 from powerccl.traces.rank import RankTrace
+from powerccl.traces.run_files import hosts_of
 
 # nvmlClocksEventReasons bits (NVML API reference); idle and settings of ours are no throttling.
 THROTTLE_REASONS = {
@@ -353,15 +354,19 @@ def _missing(run: RunData, gpu: _Sampled, hosts: int) -> str:
 
 
 def _not_counted(run: RunData) -> list[str]:
-    """What to say of hosts whose GPUs were sampled, but no rank left a trace: which GPUs are the job's is not known."""
+    """What to say of hosts whose GPUs are not counted: no rank left a trace there, or their files are not here."""
     if not run.ranks:
         return []  # then all that the job could see are counted
     boots = {trace.boot_id for trace in run.ranks if trace.boot_id}
     hosts = {trace.host for trace in run.ranks}
+    elsewhere = run.files.elsewhere if run.files else []
     return [
-        f"{log.host}: {plural(len(log.gpus), 'GPU')} sampled, and no rank there left a trace: not counted"
-        for log in run.power
-        if log.gpus and log.host not in hosts and log.boot_id not in boots
+        *(
+            f"{log.host}: {plural(len(log.gpus), 'GPU')} sampled, and no rank there left a trace: not counted"
+            for log in run.power
+            if log.gpus and log.host not in hosts and log.boot_id not in boots
+        ),
+        *([f"{hosts_of(elsewhere)}: the GPUs are not known here: not counted"] if elsewhere else []),
     ]
 
 

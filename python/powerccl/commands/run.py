@@ -175,7 +175,9 @@ def command(
             if recorded.folder and recorded.leads:
                 if problem:
                     say(problem)
-                _report_or_say(recorded.folder, json_file, quiet, bool(ways), request.local_dir is not None, problem)
+                if request.local_dir is not None and (json_file or not quiet):
+                    _await_nodes(recorded.folder, recorded.not_packed)
+                _report_or_say(recorded.folder, json_file, quiet, bool(ways), problem)
         flush_output()
     except ChildNotStartedError as error:
         fail(str(error), "check the command's name and PATH", error.code)
@@ -209,10 +211,18 @@ def _own_dirs(runs: bool, local: bool) -> tuple[Path, Path | None, str]:
         return runs_dir(Config()), None, f"{one_line(error)}; built-in values are used"
 
 
-def _report_or_say(folder: Path, json_file: str, quiet: bool, ways: bool, local: bool, problem: str) -> None:
+def _await_nodes(folder: Path, not_packed: Path | None) -> None:
+    """As await_nodes. A fault of it must not change how the job ended."""
+    with contextlib.suppress(Exception):
+        from powerccl.launch.local_folder import await_nodes
+
+        await_nodes(folder, not_packed)
+
+
+def _report_or_say(folder: Path, json_file: str, quiet: bool, ways: bool, problem: str) -> None:
     """Report; the job is over, and nothing that happens now may change how it ended."""
     try:
-        _report(folder, json_file, quiet, ways, local, problem)
+        _report(folder, json_file, quiet, ways, problem)
     except ModuleNotFoundError as error:
         why, hint = not_installed(error)
         with contextlib.suppress(Exception):
@@ -222,7 +232,7 @@ def _report_or_say(folder: Path, json_file: str, quiet: bool, ways: bool, local:
             say(f"no summary could be made ({one_line(error)}); the record is in {folder}")
 
 
-def _report(folder: Path, json_file: str, quiet: bool, ways: bool, local: bool, problem: str) -> None:
+def _report(folder: Path, json_file: str, quiet: bool, ways: bool, problem: str) -> None:
     if quiet and not json_file:
         return  # summary.json is made when it is first asked for
     # The job has ended. On a node of 32 cores, the start of OpenBLAS takes 4 s of processor time with all threads.
@@ -230,10 +240,6 @@ def _report(folder: Path, json_file: str, quiet: bool, ways: bool, local: bool, 
     from powerccl.commandline.summaries import make_summary
     from powerccl.traces.run_files import has_files, is_on_nodes
 
-    if local:
-        from powerccl.launch.local_folder import await_nodes
-
-        await_nodes(folder)
     run, summary = make_summary(folder)
     if not is_on_nodes(folder):
         _write(summary, folder)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from powerccl.commandline.options import json_option, max_slowdown_option, overhead_option
+from powerccl.commandline.output import say
 from powerccl.commandline.runs import complete_run, find_run, runs_dir_option
 from powerccl.commandline.tariffs import asked_tariff, tariff_options
 from powerccl.errors import PowercclError
@@ -83,11 +84,14 @@ def command(
     powerccl whatif runs/20260101-120000-train --ways auto
     """  # noqa: D301 - click's mark for text that is not to be wrapped
     from powerccl.traces.folder import read_run
+    from powerccl.traces.run_files import hosts_of
 
     tariff = asked_tariff(price, carbon, pue)
     folder = find_run(name, runs_dir)
     run = read_run(folder)
     _check(run)
+    if run.files and run.files.elsewhere:
+        say(f"{hosts_of(run.files.elsewhere)}: traces and samples are not here: the prediction is of the other ranks")
     if ways:
         from powerccl.ways.verbs import predict_ways
 

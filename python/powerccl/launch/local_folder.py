@@ -14,7 +14,7 @@ import errno
 import fcntl
 import os
 import platform
-import shutil
+import signal
 import stat
 import time
 from collections.abc import Callable, Iterator
@@ -27,6 +27,7 @@ from powerccl.files import MIB, open_regular, written_whole
 from powerccl.launch.environment import LOCAL_FOLDER
 from powerccl.launch.folder import private_folder
 from powerccl.launch.launchers import plain
+from powerccl.quantities import plural
 from powerccl.traces.run_files import (
     BOOT_DIGITS,
     LOCAL,
@@ -68,22 +69,40 @@ class LocalFolder:
         """What its launchers hold."""
         return _lock_file(self.folder)
 
-    def leave(self, say: Callable[[str], None]) -> None:
-        """Pack, if this is the last launcher of the run on this node. Where that fails, nothing is lost."""
+    def leave(self, say: Callable[[str], None]) -> bool:
+        """Pack, if this is the last launcher of the run on this node. Where that fails, nothing is lost.
+
+        False: it failed, and the files stay until the user collects them.
+        """
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            bring_home(self.folder, self.pointer)
+            if written := bring_home(self.folder, self.pointer):
+                say(
+                    f"processes of the job still run: the end of {plural(len(written), 'trace')} is lost, such as that "
+                    f"of {written[0]}; record a job that leaves processes behind without --local-dir"
+                )
             self.lock_file.unlink(missing_ok=True)
         except BlockingIOError:
-            return  # others of this node still record
+            pass  # others of this node still record
         except OSError as error:
-            run = self.pointer.parent
-            say(
-                f"traces and samples stay in {self.folder}: {one_line(error)}; "
-                f"run `powerccl collect {run}` on {platform.node()} once that is mended"
-            )
+            say(self._not_packed(one_line(error), " once that is mended"))
+            return False
+        except KeyboardInterrupt:
+            say(self._not_packed("a signal ended the packing"))
+            raise
         finally:
             os.close(self._lock)
+        return True
+
+    def _not_packed(self, why: str, when: str = "") -> str:
+        run = self.pointer.parent
+        if not self.folder.is_dir():
+            return f"{self.folder} was removed while the job ran: the traces and samples in it are lost"
+        if not run.is_dir():
+            return f"{run} was removed while the job ran: traces and samples stay in {self.folder}"
+        return (
+            f"traces and samples stay in {self.folder}: {why}; run `powerccl collect {run}` on {platform.node()}{when}"
+        )
 
 
 def enter(directory: Path, run: Path) -> LocalFolder:
@@ -107,7 +126,7 @@ def enter(directory: Path, run: Path) -> LocalFolder:
         except BaseException:
             os.close(lock)
             raise
-    except OSError as error:
+    except (OSError, ValueError) as error:  # the latter: a name with a null byte
         raise PowercclError(f"cannot use {directory}: {one_line(error)}", HINT) from error
 
 
@@ -135,10 +154,15 @@ def _take_part(lock_file: Path) -> int:
     deadline = time.monotonic() + PACKING_S
     while time.monotonic() < deadline:
         lock = os.open(lock_file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-        with contextlib.suppress(OSError):
+        try:
             fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
             if os.path.samestat(os.fstat(lock), os.stat(lock_file)):  # noqa: PTH116
                 return lock
+        except (BlockingIOError, FileNotFoundError):
+            pass  # others are waited for, and nothing else: a file system may have no locks
+        except BaseException:
+            os.close(lock)
+            raise
         os.close(lock)
         time.sleep(LOOK_S)
     raise OSError(errno.EBUSY, "another launcher of this run is packing its files")
@@ -188,8 +212,10 @@ def _link(made: Path, pointer: Path) -> None:
 # ---- At the end
 
 
-def bring_home(folder: Path, pointer: Path) -> None:
+def bring_home(folder: Path, pointer: Path) -> list[str]:
     """Make one file of a node's folder, in the run folder, and remove the folder after that.
+
+    Returns the traces that processes of the job still write: their end is lost.
 
     Raises:
         OSError: the run folder cannot be written; the node's folder stays.
@@ -197,15 +223,25 @@ def bring_home(folder: Path, pointer: Path) -> None:
     tar = pointer.with_suffix(TAR)
     for half in tar.parent.glob(f".{tar.name}.*"):  # of a launcher that was killed while it packed
         half.unlink(missing_ok=True)
-    names = sorted(_packed(folder))
+    names, written = sorted(_packed(folder)), []
     if names and not tar.exists():
         with written_whole(tar) as file:
-            _write_tar(file, folder, names)
+            written = _write_tar(file, folder, names)
             file.flush()
             os.fsync(file.fileno())
         _sync(tar.parent)
     pointer.unlink(missing_ok=True)
-    shutil.rmtree(folder, ignore_errors=True)
+    _remove(folder)
+    return written
+
+
+def _remove(folder: Path) -> None:
+    """Remove a node's folder; if it has folders, which PowerCCL makes none of, they stay."""
+    with contextlib.suppress(OSError):
+        for entry in os.scandir(folder):
+            if not entry.is_dir(follow_symlinks=False):
+                Path(entry.path).unlink()
+        folder.rmdir()
 
 
 def _packed(folder: Path) -> Iterator[str]:
@@ -216,9 +252,10 @@ def _packed(folder: Path) -> Iterator[str]:
                 yield entry.name
 
 
-def _write_tar(file: BinaryIO, folder: Path, names: list[str]) -> None:
+def _write_tar(file: BinaryIO, folder: Path, names: list[str]) -> list[str]:
     import tarfile
 
+    written = []
     # GNU's format has room for a size above 8 GiB in the header itself: readers need no other entry.
     with tarfile.TarFile(fileobj=file, mode="w", format=tarfile.GNU_FORMAT, encoding="utf-8", copybufsize=MIB) as tar:
         for name in names:
@@ -227,6 +264,21 @@ def _write_tar(file: BinaryIO, folder: Path, names: list[str]) -> None:
                 entry = tarfile.TarInfo(name)
                 entry.size, entry.mtime, entry.mode = about.st_size, int(about.st_mtime), 0o644
                 tar.addfile(entry, content)
+                if name.endswith(".trace") and _is_written(content.fileno()):
+                    written.append(name)
+    return written
+
+
+def _is_written(file: int) -> bool:
+    """Whether a process has a file open for writing, or mapped: the kernel refuses a read lease then."""
+    try:
+        # Should a process open the file meanwhile, the kernel's default signal (SIGIO) would end this one.
+        fcntl.fcntl(file, fcntl.F_SETSIG, signal.SIGURG)
+        fcntl.fcntl(file, fcntl.F_SETLEASE, fcntl.F_RDLCK)
+        fcntl.fcntl(file, fcntl.F_SETLEASE, fcntl.F_UNLCK)
+    except OSError as error:  # or a file system without leases
+        return error.errno == errno.EAGAIN
+    return False
 
 
 def _sync(folder: Path) -> None:
@@ -239,10 +291,13 @@ def _sync(folder: Path) -> None:
             os.close(file)
 
 
-def await_nodes(run: Path) -> None:
-    """Wait for the files of the run's nodes: rank 0 ends with the others, and one of them packs."""
+def await_nodes(run: Path, not_packed: Path | None) -> None:
+    """Wait for the files of the run's nodes: rank 0 ends with the others, and one of them packs.
+
+    `not_packed`: as Recording's. No other launcher packs them.
+    """
     deadline = time.monotonic() + NODES_S
-    while any(run.glob(f"{NODE}*{LOCAL}")) and time.monotonic() < deadline:
+    while set(run.glob(f"{NODE}*{LOCAL}")) - {not_packed} and time.monotonic() < deadline:
         time.sleep(LOOK_S)
 
 
@@ -259,7 +314,7 @@ def collect(run: Path, say: Callable[[str], None]) -> bool:
         node = read_pointer(pointer)
         if node.boot_id != this_boot() and node.host != platform.node():
             why = f"its files are in {node.folder} on that host: run this command there"
-        elif is_here(node, run):
+        elif is_here(node, run, rebooted=node.host == platform.node()):
             why = _cannot_bring(Path(node.folder), pointer)
         elif pointer.with_suffix(TAR).exists():
             pointer.unlink(missing_ok=True)

@@ -32,11 +32,15 @@ if TYPE_CHECKING:
 
 @dataclass
 class Recorded:
-    """A job that has ended. `folder` is None if there is no record; `leads`: this launcher reports for its folder."""
+    """A job that has ended. `folder` is None if there is no record; `leads`: this launcher reports for its folder.
+
+    `not_packed`: as Recording's.
+    """
 
     ended: Ended
     folder: Path | None
     leads: bool
+    not_packed: Path | None = None
 
 
 def record(request: Request, say: Callable[[str], None], child: Child | None = None) -> Recorded:
@@ -65,6 +69,7 @@ def record(request: Request, say: Callable[[str], None], child: Child | None = N
         output = None
         try:
             recording = Recording(request, prepare(request, plain, server, clock, say), say)
+            stack.callback(recording.leave)  # a signal may come at any moment
             environment = recording.begin()
             output = recording.folder / request.output if request.output else None
         except (PowercclError, ChildNotStartedError):
@@ -101,7 +106,7 @@ def record(request: Request, say: Callable[[str], None], child: Child | None = N
         except Exception as error:
             say(f"cannot record the end of the run: {one_line(error)}")
         folder = recording.folder if recording.folder.is_dir() else None
-        return Recorded(ended, folder, recording.job.leads)
+        return Recorded(ended, folder, recording.job.leads, recording.not_packed)
 
 
 def _scarcity(request: Request) -> Scarcity | None:

@@ -81,6 +81,7 @@ class Recording:
         self._remote: RemoteAgents | None = None
         self._daemon: PrivateDaemon | None = None
         self._local: LocalFolder | None = None
+        self.not_packed: Path | None = None  # what says where this node's files are, if this launcher cannot pack them
         self._info = RunInfo(request.command)
         self._no_preload = ""
         self._seen: list[str] | None = None  # the agent's lines about the job's processes
@@ -257,8 +258,8 @@ class Recording:
     def _leave_local(self) -> None:
         local, self._local = self._local, None
         try:
-            if local:
-                local.leave(self.say)
+            if local and not local.leave(self.say):
+                self.not_packed = local.pointer
         except Exception as error:
             self.say(f"cannot pack the files of this node: {one_line(error)}")
 

@@ -16,6 +16,7 @@ import contextlib
 import json
 import os
 import stat
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -36,6 +37,7 @@ MOST_TAR = 1 << 44
 MOST_MEMBERS = 1 << 14
 MOST_POINTERS = 1 << 12
 SHOWN_HOSTS = 3
+BEGIN = 4096  # bytes that are compared of two files of one name and size
 MOST_SAID = 20  # damaged tars that are named
 
 
@@ -156,7 +158,24 @@ def run_files(folder: Path) -> RunFiles:
         else:
             listing.elsewhere.append(node)
     listing.files.sort(key=lambda entry: (entry.path.name, entry.key))
+    if tars:
+        listing.files = list(_without_copies(listing.files))
     return listing
+
+
+def _without_copies(files: list[Listed]) -> Iterator[Listed]:
+    """Leave out what was unpacked beside its tar, and a copy of a tar: a rank would count twice."""
+    count = Counter(path.name for _, path in files)
+    seen: set[tuple[str, int, bytes]] = set()
+    for entry in files:
+        if count[entry.path.name] > 1:
+            with contextlib.suppress(OSError), opened(entry.path, MOST_TAR) as file:
+                # The beginning of a trace or of samples names process, host and time.
+                begin = (entry.path.name, file.size, file.read(BEGIN, 0))
+                if file.size and begin in seen:
+                    continue
+                seen.add(begin)
+        yield entry
 
 
 def list_files(folder: Path, prefix: str, suffix: str) -> tuple[list[Path], int]:
@@ -348,13 +367,14 @@ def place_of(about: os.stat_result) -> str:
     return f"{about.st_dev}:{about.st_ino}"
 
 
-def is_here(node: NodeFolder, run: Path) -> bool:
+def is_here(node: NodeFolder, run: Path, rebooted: bool = False) -> bool:
     """Whether this is the node, and its folder is this user's own and of this run.
 
     Anyone may write a `.local` file. It leads to no other folder than one that `powerccl run` made for the run.
+    `rebooted`: the node may have been restarted since.
     """
     place, run_id = Path(node.folder), read_run_id(run)
-    if not run_id or not node.boot_id or node.boot_id != this_boot() or is_foreign(run):
+    if not run_id or not node.boot_id or (node.boot_id != this_boot() and not rebooted) or is_foreign(run):
         return False
     made_by_us = place.parent.name == own_name() and place.name.startswith(local_name(run_id, node.boot_id))
     if not place.is_absolute() or not made_by_us:
