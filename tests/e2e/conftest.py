@@ -31,8 +31,12 @@ def native() -> NativeFiles:
 
 @pytest.fixture(scope="session")
 def clean_environment(native: NativeFiles, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """This process's environment without anything that PowerCCL, NCCL or a launcher would read."""
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(FOREIGN)}
+    """This process's environment without anything that PowerCCL, NCCL or a launcher would read.
+
+    Output is buffered, as users have it: without a buffer, nothing is left that could not be written at the end.
+    """
+    foreign = (*FOREIGN, "PYTHONUNBUFFERED")
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(foreign)}
     config = tmp_path_factory.mktemp("config")
     return {
         **kept,

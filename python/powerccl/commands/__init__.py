@@ -127,6 +127,8 @@ class Verbs(click.Group):
             _unexpected(error)
         except Exception as error:
             _unexpected(error)
+        finally:
+            _let_go_of_errors()
 
 
 # What writing to a descriptor fails with; of a file that was opened by its name, the error has the name.
@@ -152,6 +154,15 @@ def _discard_output() -> None:
     """What is left to be printed goes nowhere, so that leaving does not fail again."""
     if sys.stdout:  # None: it was closed when we began
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _let_go_of_errors() -> None:
+    """What nobody takes from standard error goes nowhere: leaving with it would make Python end with code 120."""
+    if sys.stderr:  # None: it was closed when we began
+        try:
+            sys.stderr.flush()
+        except OSError:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())
 
 
 def _cannot_print(error: OSError, code: int) -> NoReturn:
