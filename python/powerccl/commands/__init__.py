@@ -157,7 +157,7 @@ def _discard_output() -> None:
 
 
 def _let_go_of_errors() -> None:
-    """What nobody takes from standard error goes nowhere: leaving with it would make Python end with code 120."""
+    """What standard error does not take goes nowhere: leaving with it would make Python end with code 120."""
     if sys.stderr:  # None: it was closed when we began
         try:
             sys.stderr.flush()
