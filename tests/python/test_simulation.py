@@ -94,7 +94,7 @@ def test_hidden_collectives_slow_computation_beside_them(tmp_path: Path) -> None
 
 def test_a_kernel_that_waits_for_a_peer_slows_computation_too(tmp_path: Path) -> None:
     """Rank 0 waits 20 ms in the gather, whose kernel keeps its multiprocessors all the while."""
-    found = Recording(read_run(hidden_run(tmp_path / "run", late_ms=20))).programs(0.5)
+    found = Recording(read_run(hidden_run(tmp_path / "run", late_ms=20))).programs(0.5, waiting=True)
     assert [program.work_us for program in found.programs] == pytest.approx([70_000, 80_000], rel=1e-3)
     assert [program.collectives[0].transfer_us for program in found.programs] == pytest.approx([20_000, 20_000])
 

@@ -75,16 +75,15 @@ class Recording:
         self._shorts = _shortest(self._kernels)
         self._marked = len(waits) > 0
 
-    def programs(self, overlap_rate: float) -> Recorded:
+    def programs(self, overlap_rate: float, waiting: bool = False) -> Recorded:
         """The typical iteration of each rank. Without marks all of its communication is taken to be exposed.
 
-        `overlap_rate`: at what part of its speed a GPU computes while it communicates.
+        `overlap_rate`: at what part of its speed a GPU computes while it communicates. `waiting`: as of Loss.
 
         Raises:
             NoProgramError: too few iterations were recorded as a whole.
         """
-        # A kernel that waits for its peers keeps its multiprocessors; so it does in the simulation.
-        loss = Loss(lambda kernels: np.full(len(kernels), 1 - overlap_rate), 1 - overlap_rate, waiting=True)
+        loss = Loss(lambda kernels: np.full(len(kernels), 1 - overlap_rate), 1 - overlap_rate, waiting)
         made = [
             _program(each, self._kernels, self._marked, self._members, self._shorts, loss, idle_us)
             for each, idle_us in self._ranks
