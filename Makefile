@@ -130,8 +130,8 @@ figures-sim figures-daemon figures-clock figures-hosts: build/test/.configured s
 	cmake --build build/test --parallel $(JOBS)
 	POWERCCL_NATIVE=$(abspath build/test/stage) $(FIGURES)
 
-# The tests mostly wait for emulated time. Three at once took 5 % less time on two processors, and some that measure failed.
-# They fail now and then where a host stops for a second: one that failed is run again, and named at the end.
+# The tests mostly wait for emulated time. Three at once took 5 % less time on two processors. Those that measure fail now
+# and then where a host stops for a second: one that failed is run again, and named at the end.
 TOGETHER = --numprocesses 2 --dist loadscope
 AGAIN = --reruns 2
 

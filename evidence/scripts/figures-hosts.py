@@ -32,7 +32,7 @@ from harness import FOREIGN, EmulatedMachine, eventually
 from support.figures import Figures, about, count, figure, one, show, write
 from support.hosts import hosts
 from support.remote_shell import remote_shell
-from support.several_hosts import error_us, finished, injected_us, put_apart, start
+from support.several_hosts import OVER_TCP, error_us, finished, injected_us, mpiexec, put_apart, start
 
 from powerccl.analysis.report import report
 from powerccl.launch.native import NativeFiles, find_native
@@ -88,20 +88,12 @@ def mpi(native: NativeFiles, folder: Path, number: int) -> Figures:
     os.chdir(place)
     names = NAMES[:number]
     kept = {name: value for name, value in os.environ.items() if not name.startswith(FOREIGN)}
-    environment = {**kept, "POWERCCL_NATIVE": str(native.root), "MPIR_CVAR_NOLOCAL": "1", "FI_PROVIDER": "tcp"}
-    environment |= {"UCX_TLS": "tcp,self", "UCX_NET_DEVICES": "eth0"}
+    environment = {**kept, "POWERCCL_NATIVE": str(native.root), **OVER_TCP}
     bench = [str(native.path("bin/powerccl-bench-mpi")), "wait", "--collective", "--wait-us", str(WAIT_US)]
     bench += ["--repeat", str(WAITS), "--json", str(place / "waits.json")]
     with hosts(names, place, AHEAD) as nodes, remote_shell(place, [node.enter() for node in nodes], names) as shell:
-        launcher = [
-            str(Path(sys.executable).parent / "mpiexec.hydra"),
-            "-launcher",
-            "ssh",
-            "-launcher-exec",
-            str(shell),
-        ]
-        launcher += ["-localhost", "node1", "-iface", "eth0", "-hosts", ",".join(names), "-ppn", "1", "-n", str(number)]
-        command = [sys.executable, "-m", "powerccl", "run", "--quiet", "--", *launcher, *bench]
+        job = [*mpiexec(shell, names, number), *bench]
+        command = [sys.executable, "-m", "powerccl", "run", "--quiet", "--", *job]
         subprocess.run(nodes[0].enter(*command), env=environment, check=True, stdout=subprocess.DEVNULL, timeout=120)
     (made,) = (place / "runs").glob("[!.]*/")
     run = read_run(made)

@@ -12,10 +12,10 @@ import sys
 from pathlib import Path
 
 import pytest
-from harness import FOREIGN, EmulatedMachine, Powerccl, alive, descendants, eventually, is_whole, last_run, name_of
+from harness import EmulatedMachine, Powerccl, alive, descendants, eventually, is_whole, last_run, name_of
 from support.hosts import hosts
 from support.remote_shell import remote_shell
-from support.several_hosts import STEP, finished, start
+from support.several_hosts import MPIEXEC, OVER_TCP, STEP, finished, mpiexec, start
 
 from powerccl.launch.native import NativeFiles
 from powerccl.traces.folder import read_run
@@ -176,26 +176,26 @@ def test_two_hosts_make_a_file_each(
 
 @pytest.mark.skipif(os.getuid() != 0 or not shutil.which("ip"), reason="needs root and iproute2")
 def test_hosts_that_mpiexec_starts_record_in_the_run_folder(
-    native: NativeFiles, tmp_path: Path, directory: Path, monkeypatch: pytest.MonkeyPatch
+    native: NativeFiles,
+    clean_environment: dict[str, str],
+    tmp_path: Path,
+    directory: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    launcher = Path(sys.executable).parent / "mpiexec.hydra"
-    if not launcher.exists():
+    if not MPIEXEC.exists():
         pytest.skip("needs the MPICH beside this Python")
     monkeypatch.chdir(tmp_path)
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(FOREIGN)}
-    environment = {**kept, "POWERCCL_NATIVE": str(native.root), "MPIR_CVAR_NOLOCAL": "1", "FI_PROVIDER": "tcp"}
-    environment |= {"UCX_TLS": "tcp,self", "UCX_NET_DEVICES": "eth0"}
+    environment = {**clean_environment, **OVER_TCP}
     bench = [str(native.path("bin/powerccl-bench-mpi")), "allreduce", "-b", "8", "-e", "8", "-n", "200", "-w", "2"]
     with hosts(NAMES, tmp_path) as nodes, remote_shell(tmp_path, [node.enter() for node in nodes], NAMES) as shell:
         # All hosts of this test see one /tmp. The name of the other host's folder is another one.
-        how = ["-launcher", "ssh", "-launcher-exec", str(shell), "-localhost", "node1", "-iface", "eth0"]
         hide = [
             "sh",
             "-c",
             f'test "$(uname -n)" = node1 || export POWERCCL_LOCAL_FOLDER={tmp_path}/none; exec "$@"',
             "-",
         ]
-        job = [str(launcher), *how, "-hosts", "node1,node2", "-ppn", "1", "-n", "2", *hide, *bench]
+        job = [*mpiexec(shell, NAMES, 2), *hide, *bench]
         powerccl = [
             str(Path(sys.executable).parent / "powerccl"),
             "run",

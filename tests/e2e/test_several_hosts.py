@@ -15,10 +15,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from harness import FOREIGN, EmulatedMachine, eventually
+from harness import EmulatedMachine, eventually
 from support.hosts import Node, hosts
 from support.remote_shell import remote_shell
-from support.several_hosts import error_us, finished, injected_us, put_apart, start
+from support.several_hosts import MPIEXEC, OVER_TCP, error_us, finished, injected_us, mpiexec, put_apart, start
 
 from powerccl.analysis.report import report
 from powerccl.launch.native import NativeFiles
@@ -97,19 +97,19 @@ def test_a_killed_host_is_named(
 
 
 def test_mpiexec_samples_each_host_or_says_which_not(
-    native: NativeFiles, nodes: list[Node], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    native: NativeFiles,
+    clean_environment: dict[str, str],
+    nodes: list[Node],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    launcher = Path(sys.executable).parent / "mpiexec.hydra"
-    if not launcher.exists():
+    if not MPIEXEC.exists():
         pytest.skip("needs the MPICH beside this Python")
     monkeypatch.chdir(tmp_path)
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(FOREIGN)}
-    environment = {**kept, "POWERCCL_NATIVE": str(native.root), "MPIR_CVAR_NOLOCAL": "1", "FI_PROVIDER": "tcp"}
-    environment |= {"UCX_TLS": "tcp,self", "UCX_NET_DEVICES": "eth0"}
+    environment = {**clean_environment, **OVER_TCP}
     bench = [str(native.path("bin/powerccl-bench-mpi")), "allreduce", "-b", "8", "-e", "8", "-n", "200", "-w", "2"]
     with remote_shell(tmp_path, [node.enter() for node in nodes], NAMES) as shell:
-        how = ["-launcher", "ssh", "-launcher-exec", str(shell), "-localhost", "node1", "-iface", "eth0"]
-        job = [str(launcher), *how, "-hosts", "node1,node2,node9", "-ppn", "1", "-n", "2", *bench]
+        job = [*mpiexec(shell, [*NAMES, "node9"], 2), *bench]
         powerccl = [str(Path(sys.executable).parent / "powerccl"), "run", "--quiet", "--"]
         done = subprocess.run(
             nodes[0].enter(*powerccl, *job),

@@ -11,10 +11,12 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 import fakes
+from fakes import RUN_ID
 from lease_daemon import ME, OTHER, UUIDS, FakeDaemon, row
 
 from powerccl.launch.native import MPI_ADAPTER, NCCL_ADAPTER, NativeFiles
 from powerccl.leases.protocol import Flag
+from powerccl.traces.run_info import write_run_id
 
 
 @pytest.fixture(autouse=True)
@@ -86,3 +88,19 @@ def loadable_native(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> NativeFi
     else:
         fakes.write_program(root / MPI_ADAPTER, "")
     return NativeFiles(root)
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    """A run folder with RUN_ID and no node's files."""
+    folder = tmp_path / "run"
+    folder.mkdir()
+    write_run_id(folder, RUN_ID)
+    return folder
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Path:
+    """A node's directory."""
+    (tmp_path / "node").mkdir(mode=0o755)
+    return tmp_path / "node"

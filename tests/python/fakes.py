@@ -6,6 +6,10 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+import pytest
+
+RUN_ID = "0123456789abcdef" * 2  # of the fixture `run`
+
 AGENT = """#!/bin/sh
 folder="$2"
 echo "$$ $*" > "$folder/agent-was-here"
@@ -118,3 +122,8 @@ def native_folder(root: Path) -> Path:
     write_program(root / "share/platforms/t4x8.conf", "")
     write_program(root / "share/platforms/h200x4.conf", "")
     return root
+
+
+def fail(text: str) -> None:
+    """In place of what says something, where nothing is to be said."""
+    pytest.fail(f"said: {text}")

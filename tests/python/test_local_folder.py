@@ -16,6 +16,7 @@ from pathlib import Path
 import msgspec
 import pytest
 from click.testing import CliRunner
+from fakes import RUN_ID, fail
 from synthetic import TraceWriter, training_run, write_info
 
 from powerccl.analysis.findings import SUMMARY_FILE
@@ -42,28 +43,6 @@ from powerccl.traces.run_files import (
     this_boot,
 )
 from powerccl.traces.run_info import new_run_id, write_run_id
-
-RUN_ID = "0123456789abcdef" * 2
-
-
-@pytest.fixture
-def run(tmp_path: Path) -> Path:
-    """A run folder with a run's id and no node's files."""
-    folder = tmp_path / "run"
-    folder.mkdir()
-    write_run_id(folder, RUN_ID)
-    return folder
-
-
-@pytest.fixture
-def directory(tmp_path: Path) -> Path:
-    """A node's directory."""
-    (tmp_path / "node").mkdir(mode=0o755)
-    return tmp_path / "node"
-
-
-def fail(text: str) -> None:
-    pytest.fail(f"said: {text}")
 
 
 def packed(folder: Path, to: Path, directory: Path) -> Path:
@@ -475,13 +454,15 @@ def test_rank_0_waits_for_the_other_nodes(run: Path, monkeypatch: pytest.MonkeyP
 
 def test_no_summary_is_kept_and_no_state_is_guessed_while_files_are_on_nodes(tmp_path: Path) -> None:
     folder = training_run(tmp_path / "runs/a")
-    keep_summary(summarise(read_run(folder)), folder)
+    run = read_run(folder)
+    keep_summary(summarise(run), run)
     assert (folder / SUMMARY_FILE).exists()
     (folder / SUMMARY_FILE).unlink()
     pointer = folder / "node-node17-ffffffff.local"
     pointer.write_bytes(NodeFolder("node17", "f" * 32, "/tmp/powerccl-0/x").to_json())
     assert is_on_nodes(folder)
-    keep_summary(summarise(read_run(folder)), folder)
+    run = read_run(folder)
+    keep_summary(summarise(run), run)
     assert not (folder / SUMMARY_FILE).exists()
     write_info(folder, 0, None)  # without an end
     for path in (folder, *folder.iterdir()):

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
+from fakes import fail
 from synthetic import MS, mpi_run, training_run
 
 from powerccl.analysis.summary import summarise
@@ -27,29 +28,6 @@ from powerccl.launch.native import NativeFiles
 from powerccl.launch.request import Request
 from powerccl.traces.folder import read_run
 from powerccl.traces.run_files import Listed, NodeFolder, list_files, run_files
-from powerccl.traces.run_info import write_run_id
-
-RUN_ID = "0123456789abcdef" * 2
-
-
-@pytest.fixture
-def run(tmp_path: Path) -> Path:
-    """A run folder with a run's id and no node's files."""
-    folder = tmp_path / "run"
-    folder.mkdir()
-    write_run_id(folder, RUN_ID)
-    return folder
-
-
-@pytest.fixture
-def directory(tmp_path: Path) -> Path:
-    """A node's directory."""
-    (tmp_path / "node").mkdir(mode=0o755)
-    return tmp_path / "node"
-
-
-def fail(text: str) -> None:
-    pytest.fail(f"said: {text}")
 
 
 def test_rank_0_does_not_wait_for_what_it_could_not_pack(

@@ -61,10 +61,10 @@ def test_a_run_without_an_end_keeps_no_summary(tmp_path: Path) -> None:
 
 def test_folders_of_others_are_left_as_they_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = training_run(tmp_path / "run")
-    found = make_summary(folder)[1]
+    run, found = make_summary(folder)
     user = os.geteuid()
     monkeypatch.setattr(os, "geteuid", lambda: user + 1)
-    keep_summary(found, folder)
+    keep_summary(found, run)
     assert not (folder / SUMMARY_FILE).exists()
     monkeypatch.undo()
 

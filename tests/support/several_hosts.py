@@ -27,7 +27,16 @@ from support.hosts import Node
 
 END_S = 120
 RANKS = 2  # of each host
+MPIEXEC = Path(sys.executable).parent / "mpiexec.hydra"  # of the MPICH beside this Python
+# MPICH's ranks share no memory between hosts, although these have one kernel.
+OVER_TCP = {"MPIR_CVAR_NOLOCAL": "1", "FI_PROVIDER": "tcp", "UCX_TLS": "tcp,self", "UCX_NET_DEVICES": "eth0"}
 STEP = {"SLURM_JOB_ID": "7", "SLURM_STEP_ID": "0", "SLURM_JOB_START_TIME": "1000", "SLURM_CLUSTER_NAME": "lab"}
+
+
+def mpiexec(shell: Path, hosts: Sequence[str], ranks: int) -> list[str]:
+    """MPICH's launcher on node1, with a rank on each host; `shell` stands for ssh."""
+    words = [str(MPIEXEC), "-launcher", "ssh", "-launcher-exec", str(shell), "-localhost", "node1", "-iface", "eth0"]
+    return [*words, "-hosts", ",".join(hosts), "-ppn", "1", "-n", str(ranks)]
 
 
 def start(

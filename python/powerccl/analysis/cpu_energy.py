@@ -49,7 +49,7 @@ def cpu_energy(run: RunData) -> CpuEnergy:
             reasons.append(_reason(log))
             result.missing.append(f"{log.host}: no energy of the processors")
     result.missing += [f"{host}: not sampled" for host in unsampled_hosts(run.cpu, run.mpi)]
-    result.missing += [f"{node.host}: its samples are not here" for node in (run.files.elsewhere if run.files else [])]
+    result.missing += [f"{node.host}: its samples are not here" for node in run.elsewhere]
     if busy_ns + idle_ns > 0:
         result.idle_pct = idle_ns / (busy_ns + idle_ns) * 100
     if covered_s:

@@ -359,14 +359,13 @@ def _not_counted(run: RunData) -> list[str]:
         return []  # then all that the job could see are counted
     boots = {trace.boot_id for trace in run.ranks if trace.boot_id}
     hosts = {trace.host for trace in run.ranks}
-    elsewhere = run.files.elsewhere if run.files else []
     return [
         *(
             f"{log.host}: {plural(len(log.gpus), 'GPU')} sampled, and no rank there left a trace: not counted"
             for log in run.power
             if log.gpus and log.host not in hosts and log.boot_id not in boots
         ),
-        *([f"{hosts_of(elsewhere)}: the GPUs are not known here: not counted"] if elsewhere else []),
+        *([f"{hosts_of(run.elsewhere)}: the GPUs are not known here: not counted"] if run.elsewhere else []),
     ]
 
 

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from powerccl.analysis.findings import SUMMARY_FILE, RunSummary, read_summary, write_summary
-from powerccl.traces.run_files import is_on_nodes
 
 if TYPE_CHECKING:
     from powerccl.traces.folder import RunData
@@ -46,16 +45,16 @@ def summary_of(folder: Path) -> RunSummary:
 
     with contextlib.suppress(OSError, msgspec.MsgspecError):
         return read_summary(folder / SUMMARY_FILE)
-    _, summary = make_summary(folder)
-    keep_summary(summary, folder)
+    run, summary = make_summary(folder)
+    keep_summary(summary, run)
     return summary
 
 
-def keep_summary(summary: RunSummary, folder: Path) -> None:
+def keep_summary(summary: RunSummary, run: RunData) -> None:
     """Write summary.json, unless the run has no end, or the folder is another user's or cannot be written.
 
-    A run without an end may still be recording. Where files are on nodes still, the summary lacks them.
+    A run without an end may still be recording. Where files were on nodes still, the summary lacks them.
     """
     with contextlib.suppress(OSError):
-        if summary.finished and folder.stat().st_uid == os.geteuid() and not is_on_nodes(folder):
-            write_summary(summary, folder / SUMMARY_FILE)
+        if summary.finished and run.folder.stat().st_uid == os.geteuid() and not run.elsewhere:
+            write_summary(summary, run.folder / SUMMARY_FILE)

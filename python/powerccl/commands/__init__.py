@@ -21,7 +21,7 @@ import signal
 import sys
 from importlib import import_module
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TextIO
 
 import click
 
@@ -152,17 +152,21 @@ def _flush(code: int) -> None:
 
 def _discard_output() -> None:
     """What is left to be printed goes nowhere, so that leaving does not fail again."""
-    if sys.stdout:  # None: it was closed when we began
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    _send_nowhere(sys.stdout)
 
 
 def _let_go_of_errors() -> None:
     """What standard error does not take goes nowhere: leaving with it would make Python end with code 120."""
-    if sys.stderr:  # None: it was closed when we began
-        try:
+    try:
+        if sys.stderr:
             sys.stderr.flush()
-        except OSError:
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())
+    except OSError:
+        _send_nowhere(sys.stderr)
+
+
+def _send_nowhere(stream: TextIO | None) -> None:
+    if stream:  # None: it was closed when we began
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def _cannot_print(error: OSError, code: int) -> NoReturn:

@@ -124,7 +124,7 @@ def command(
     made = replace(made, findings=structs.replace(made.findings, cost=cost))
     findings = made.findings
     if not (kineto or platform or made.run.window or (folder / SUMMARY_FILE).exists()):
-        keep_summary(findings.summary, folder)
+        keep_summary(findings.summary, made.run)
     summary = findings.summary
     if not (summary.ranks or summary.gpus or summary.mpi) and not (folder / "run.json").exists():
         raise PowercclError(f"{folder} is no run folder: it has no run.json, no trace and no samples", _NAME)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from powerccl.commandline.config import parse_local_dir
+from powerccl.commandline import config
 from powerccl.commandline.extras import extra_of, not_installed
 from powerccl.commandline.options import json_option, max_slowdown_option, overhead_option
 from powerccl.commandline.output import fail, flush_output, say, write_out
@@ -159,7 +159,7 @@ def command(
         ways=ways,
         name=name,
         runs=runs_dir or own_runs,
-        local_dir=own_local if local_dir is None else parse_local_dir(local_dir, "--local-dir "),
+        local_dir=own_local if local_dir is None else config.parse_local_dir(local_dir, "--local-dir "),
         interval_ms=interval_ms,
         mpi=mpi,
         max_delay_pct=mpi_max_delay,
@@ -199,16 +199,14 @@ def _own_dirs(runs: bool, local: bool) -> tuple[Path, Path | None, str]:
 
     That is to cost the job nothing.
     """
-    from powerccl.commandline.config import Config, local_dir, read_config, runs_dir
-
     wanted = [name for name, asked in (("runs-dir", runs), ("local-dir", local)) if asked]
     if not wanted:
         return Path(), None, ""
     try:
-        config = read_config(*wanted)
-        return runs_dir(config), local_dir(config) if local else None, ""
+        own = config.read_config(*wanted)
+        return config.runs_dir(own), config.local_dir(own) if local else None, ""
     except Exception as error:
-        return runs_dir(Config()), None, f"{one_line(error)}; built-in values are used"
+        return config.runs_dir(config.Config()), None, f"{one_line(error)}; built-in values are used"
 
 
 def _await_nodes(folder: Path, not_packed: Path | None) -> None:
@@ -238,10 +236,10 @@ def _report(folder: Path, json_file: str, quiet: bool, ways: bool, problem: str)
     # The job has ended. On a node of 32 cores, the start of OpenBLAS takes 4 s of processor time with all threads.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     from powerccl.commandline.summaries import make_summary
-    from powerccl.traces.run_files import has_files, is_on_nodes
+    from powerccl.traces.run_files import has_files
 
     run, summary = make_summary(folder)
-    if not is_on_nodes(folder):
+    if not run.elsewhere:
         _write(summary, folder)
     if json_file:
         from powerccl import clean

@@ -90,8 +90,8 @@ def command(
     folder = find_run(name, runs_dir)
     run = read_run(folder)
     _check(run)
-    if run.files and run.files.elsewhere:
-        say(f"{hosts_of(run.files.elsewhere)}: traces and samples are not here: the prediction is of the other ranks")
+    if run.elsewhere:
+        say(f"{hosts_of(run.elsewhere)}: traces and samples are not here: the prediction is of the other ranks")
     if ways:
         from powerccl.ways.verbs import predict_ways
 

@@ -51,7 +51,7 @@ class PrivateDaemon(Kept):
         """Connect to the daemon, starting it if there is none.
 
         Raises:
-            PowercclError: it is not installed, did not come up, or somebody else owns its folder.
+            PowercclError: it is not installed, did not come up, or another user owns its folder.
         """
         self._join()
         self.keep()
@@ -169,7 +169,7 @@ def listening_path(environment: Mapping[str, str]) -> Path:
     """Where this user's own daemon of this machine listens; its state file is beside it. An emulated machine is one.
 
     Raises:
-        PowercclError: somebody else owns the folder.
+        PowercclError: another user owns the folder.
     """
     base = _MEMORY if os.access(_MEMORY, os.W_OK) else Path(tempfile.gettempdir())
     folder = base / f"powerccl-{os.getuid()}"

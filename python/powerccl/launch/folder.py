@@ -68,7 +68,7 @@ def socket_path(folder: Path) -> Path:
     """Where a run's emulator listens: short, since a socket's path holds 107 bytes, and in a folder of the user's own.
 
     Raises:
-        PowercclError: somebody else owns that folder.
+        PowercclError: another user owns that folder.
     """
     base = private_folder(Path(tempfile.gettempdir()), "set TMPDIR to a folder of your own")
     import hashlib
@@ -82,7 +82,7 @@ def private_folder(parent: Path, hint: str) -> Path:
     """`powerccl-<uid>` in a directory that others may write to, such as /tmp.
 
     Raises:
-        PowercclError: somebody else made it.
+        PowercclError: another user made it.
         OSError: it cannot be made.
     """
     base = parent / own_name()

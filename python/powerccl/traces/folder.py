@@ -16,7 +16,7 @@ from powerccl.quantities import plural
 from powerccl.traces.helpers import PREFIX as HELPERS
 from powerccl.traces.helpers import SUFFIX, HelperEvent, read_helper_events
 from powerccl.traces.lateness import LATENESS_FILES, lateness_problems
-from powerccl.traces.run_files import RunFiles, about_nodes, run_files
+from powerccl.traces.run_files import NodeFolder, RunFiles, about_nodes, run_files
 from powerccl.traces.run_info import RUN_FILE, SIMULATED, RunInfo, of_newer, parse_run_info
 
 if TYPE_CHECKING:
@@ -74,6 +74,11 @@ class RunData:
         return self.at_a_time > 0
 
     @property
+    def elsewhere(self) -> list[NodeFolder]:
+        """Nodes whose files cannot be read here: what they would add is not known."""
+        return self.files.elsewhere if self.files else []
+
+    @property
     def emulated(self) -> bool:
         """Whether any part of it says that the GPUs were emulated."""
         named = bool(self.info and self.info.emulated)
@@ -84,7 +89,7 @@ class RunData:
         """Why no rank left a trace, as a sentence; empty: one did."""
         if self.ranks or self.mpi:
             return ""
-        if self.files and self.files.elsewhere:
+        if self.elsewhere:
             return NOT_HERE
         return (self.info.unrecorded if self.info else "") or END_NOT_SEEN
 

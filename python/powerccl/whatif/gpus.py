@@ -34,6 +34,11 @@ def limited_clocks(gpus: list[Gpu]) -> list[float]:
     return clocks if len(clocks) == len(gpus) else []
 
 
+def held_clocks(gpus: list[Gpu]) -> list[float]:
+    """The same, where they were steady; none where one swung."""
+    return limited_clocks(gpus) if all(gpu.steady for gpu in gpus) else []
+
+
 def recorded_gpus(run: RunData, begin_ns: int, end_ns: int) -> list[Gpu]:
     """Those of the ranks, between two times."""
     return [_recorded(run, trace.gpu, begin_ns, end_ns) for trace in run.ranks]

@@ -10,7 +10,7 @@ from statistics import fmean
 from powerccl.analysis.programs.program import Recorded, stretched
 from powerccl.platforms.conf import value_of
 from powerccl.whatif import machines
-from powerccl.whatif.gpus import Gpu, limited_clocks
+from powerccl.whatif.gpus import Gpu, held_clocks, limited_clocks
 from powerccl.whatif.scenarios import scenario_texts
 from powerccl.whatif.simulator import Simulated
 
@@ -30,7 +30,7 @@ CLOSE = 0.004  # of the iteration's time: a nearer fit is a matter of chance
 CLOSE_DRAWS = 0.01
 HALF = 0.5  # of such a step, as an exponent: whole steps follow what is a matter of chance in the replay before
 
-# A platform file and a scenario for each rank, no policy; with the clocks at the power limit.
+# A platform file and a scenario for each rank, no policy; with the clocks at the power limit where it held the run's.
 Simulate = Callable[[str, list[str]], Simulated]
 Programs = Callable[[float], Recorded]  # by the rate at which computation goes on beside a collective
 
@@ -68,7 +68,7 @@ def fitted(
     if draws:
         needed = fmean(draws)
         base = machines.with_draws(base, _believed(draws))
-    held = clocks if all(gpu.steady for gpu in gpus) else []
+    held = held_clocks(gpus)
     best: tuple[float, Recorded, str, list[str], Simulated] | None = None
     rate = float(value_of(base, "overlap_compute_rate"))
     for _ in range(STEPS):

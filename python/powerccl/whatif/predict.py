@@ -26,7 +26,7 @@ from powerccl.reports.next_steps import MARGIN_POINTS
 from powerccl.traces.folder import RunData
 from powerccl.whatif import machines
 from powerccl.whatif.forecasts import Case, Forecast, WhatIf
-from powerccl.whatif.gpus import limited_clocks, recorded_gpus
+from powerccl.whatif.gpus import held_clocks, recorded_gpus
 from powerccl.whatif.machines import LIKELY, MEMORY_SHARES, OTHERS, Unknown
 from powerccl.whatif.model import MEASURED_S, WARM_UP_S, Model, fitted
 from powerccl.whatif.scaling import scaled
@@ -94,13 +94,14 @@ def what_if(
     gpus = recorded_gpus(run, int(span[0, 0]), int(span[-1, 1]))
     base = machines.with_limit(base, gpus, known)
 
+    held = bool(held_clocks(gpus))
+
     def plainly(conf: str, texts: list[str]) -> Simulated:
-        return simulate(simulator, conf, texts, "observe", MEASURED_S, WARM_UP_S, sampled=True)
+        return simulate(simulator, conf, texts, "observe", MEASURED_S, WARM_UP_S, sampled=held)
 
     # Where GPUs that differ are held at their clocks, kernels wait in each iteration. Elsewhere most waits are chance,
     # such as a busy host's, and the replay has none.
-    waiting = bool(limited_clocks(gpus)) and all(gpu.steady for gpu in gpus)
-    programs = partial(recording.programs, waiting=waiting)
+    programs = partial(recording.programs, waiting=held)
     jobs = _plausible([fitted(base, programs, watts, gpus, share, plainly) for share in MEMORY_SHARES])
     job, *_ = jobs
     as_recorded = job.plain
