@@ -1,6 +1,6 @@
-"""Noise of the trials that are like real jobs, beside what was recorded of those jobs on four H100s.
+"""Noise of the trials that are like real jobs, beside what was recorded of those jobs on H100s and H200s.
 
-figures-noise.py --data FOLDER [--out FILE]. FOLDER has eager.npz, ddp.npz and tp.npz: `ms`, ranks by iterations.
+figures-noise.py --data FOLDER [--out FILE]. FOLDER has a file for each of JOBS, as `record-noise.py` writes them.
 An Allan deviation is that of means over so many seconds, from one to the next. POWERCCL_NATIVE names the programs.
 """
 
@@ -18,8 +18,15 @@ from support.figures import Figures, about, one, show, write
 
 from powerccl.launch.native import find_native
 
-JOBS = {"fsdp": "eager", "ddp": "ddp", "generation": "tp"}
-WINDOWS_S = (0.34, 1.3, 5.4, 10.6, 21.0)
+# What a figure is called after, and the kind of trial: the file.
+JOBS = {
+    ("fsdp", "fsdp"): "eager",
+    ("ddp", "ddp"): "ddp",
+    ("generation", "generation"): "tp",
+    ("fsdp_h200x2", "fsdp"): "eager-h200x2",
+    ("generation_h200x2", "generation"): "tp-h200x2",
+}
+WINDOWS_S = (0.34, 1.3, 5.4, 10.6, 21.0, 42.0)
 LEAST_WINDOWS = 8  # fewer say nothing about how they differ
 WARM_S = 20.0  # what the first seconds are compared with: the last of a recording
 SEEDS = range(1000, 1020)
@@ -57,9 +64,9 @@ def main() -> None:
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     figures: Figures = {}
-    for job, file in JOBS.items():
+    for (job, kind), file in JOBS.items():
         recorded = np.load(options.data / f"{file}.npz")["ms"][0].astype(float)
-        made = [trial(job, seed, float(recorded.sum()) / 1e3) for seed in SEEDS]
+        made = [trial(kind, seed, float(recorded.sum()) / 1e3) for seed in SEEDS]
         pairs = {
             f"allan_{seconds:g}s_pct": [allan_pct(ms, seconds) for ms in (recorded, *made)] for seconds in WINDOWS_S
         }
@@ -80,8 +87,9 @@ def main() -> None:
             }
     show(figures)
     conditions = (
-        "recorded: rank 0 of three jobs on four H100s, nothing set; trials: kinds like-* of figures-adversity, without "
-        f"a policy, as long as the recordings; median, lowest and highest of {len(SEEDS)} seeds"
+        "recorded: rank 0 of three jobs on four H100s, of 100 to 234 s, and of two on two H200s, of 491 and 229 s, "
+        "nothing set; trials: kinds like-* of figures-adversity, without a policy, as long as the recordings; median, "
+        f"lowest and highest of {len(SEEDS)} seeds"
     )
     write(options.out, figures, **about("evidence/scripts/figures-noise.py --data FOLDER", conditions))
 
