@@ -85,7 +85,7 @@ def test_a_killed_host_is_named(
         assert eventually(lambda: len(list(tmp_path.glob("runs/*/rank-*.trace"))) == 4)
         assert eventually(lambda: all(path.stat().st_size > 20_000 for path in tmp_path.glob("runs/*/rank-*.trace")))
         os.kill(nodes[1].pid, signal.SIGKILL)
-        for launcher in started:  # emulated NCCL ends ranks that wait for a dead one
+        for launcher in started:  # emulated NCCL ends ranks that wait for a dead one, powerccl-bench in LOST_S
             launcher.wait(60)
     (made,) = tmp_path.glob("runs/[!.]*/")
     assert eventually(lambda: any("killed" in text for text in read_run(made).problems), 20)

@@ -26,6 +26,7 @@ from powerccl.traces.rank import RankTrace, read_rank
 from support.hosts import Node
 
 END_S = 120
+LOST_S = 30  # what a rank waits at a barrier of powerccl-bench for the ranks of a host that was killed
 RANKS = 2  # of each host
 MPIEXEC = Path(sys.executable).parent / "mpiexec.hydra"  # of the MPICH beside this Python
 # MPICH's ranks share no memory between hosts, although these have one kernel.
@@ -46,7 +47,7 @@ def start(
     (place / "step.scn").write_text(scenario)
     kept = {name: os.environ[name] for name in ("PATH", "HOME", "LANG", "PYTHONPATH") if name in os.environ}
     bench = [str(native.path("bin/powerccl-bench")), "scenario", str(place / "step.scn"), "--rendezvous", str(place)]
-    job = shlex.join([*bench, "--iterations", str(iterations)])
+    job = shlex.join([*bench, "--iterations", str(iterations), "--timeout", str(LOST_S)])
     started = []
     for number, node in enumerate(nodes):
         ranks = [f"RANK={rank} LOCAL_RANK={rank} {job} &" for rank in range(number * RANKS, (number + 1) * RANKS)]
