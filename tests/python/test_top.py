@@ -156,6 +156,7 @@ def test_a_job_of_a_container_is_one_series_for_its_life(tmp_path: Path, monkeyp
     environment = {**os.environ, "POWERCCL_RUN_FOLDER": "/mnt/run"}
     container = subprocess.Popen(["unshare", "-m", "sh", "-c", script], env=environment, start_new_session=True)
     monkeypatch.setattr(processes, "SCAN_EVERY_S", 0.0)
+    monkeypatch.setattr(processes, "FORGET_EVERY_S", 0.0)  # of a process that was looked at within its exec
     node = LiveNode()
 
     def seen() -> list[LiveJob]:
