@@ -135,7 +135,6 @@ figures-sim figures-daemon figures-clock figures-hosts: build/test/.configured s
 TOGETHER = --numprocesses 2 --dist loadscope
 AGAIN = --reruns 2
 
-# The native tests mostly wait too: two for each processor took 44 s on two, and one for each took 77 s.
 # The checks of one thread go beside the compiler, which waits for its slowest files. clang-tidy has what is left of the
 # processors later: the end-to-end tests mostly wait for emulated time.
 test:
@@ -144,6 +143,7 @@ test:
 	$(MAKE) --no-print-directory -j2 tidy-aside e2e
 	$(BIN)/python tools/report-skipped.py build/skipped/python.json build/skipped/e2e.json --out build/figures/skipped.json
 
+# The native tests mostly wait: two for each processor took 44 s on two, and one for each took 77 s.
 test-native: build/test/.configured
 	cmake --build build/test --parallel $(JOBS)
 	ctest --test-dir build/test --output-on-failure --timeout 120 --parallel $(shell expr 2 \* $(JOBS))

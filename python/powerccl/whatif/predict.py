@@ -93,7 +93,6 @@ def what_if(
     watts = _watts(run, span)
     gpus = recorded_gpus(run, int(span[0, 0]), int(span[-1, 1]))
     base = machines.with_limit(base, gpus, known)
-
     held = bool(held_clocks(gpus))
 
     def plainly(conf: str, texts: list[str]) -> Simulated:

@@ -65,8 +65,7 @@ Change both(Change one, Change other) {
   };
 }
 // What was measured of a job: noise of an iteration, then in correlated parts, GPUs that get slower while they warm up,
-// and pauses like those of Python's garbage collector, so many s for each iteration before. `figures-noise.py`
-// compares.
+// and pauses like those of Python's garbage collector, pause_s for each iteration before. `figures-noise.py` compares.
 struct Measured {
   double length_s, each, short_off, short_s, long_off, long_s, pause_s, warm, warm_s;
 };
